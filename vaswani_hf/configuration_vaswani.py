@@ -1,0 +1,322 @@
+"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need"."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.utils import is_torch_available
+
+# What transformers, older transformers and PEFT store in a config.json beside the fields of its class.
+STORED_BY_TRANSFORMERS = frozenset(
+    """
+    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan cross_attention_hidden_size
+    custom_pipelines experts_implementation finetuning_task is_decoder model_type name_or_path num_labels
+    output_attentions per_layer_config prefix pruned_heads quantization_config sep_token_id task_specific_params
+    tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype torchscript use_bfloat16
+    """.split()
+)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive_int(value: Any) -> bool:
+    return _is_int(value) and value > 0
+
+
+def _is_positive_int_or_none(value: Any) -> bool:
+    return value is None or _is_positive_int(value)
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _is_positive_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_token_id(value: Any) -> bool:
+    return value is None or (_is_int(value) and value >= 0)
+
+
+def _is_token_id_or_list(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return len(value) > 0 and all(_is_int(item) and item >= 0 for item in value)
+    return _is_token_id(value)
+
+
+def _is_activation(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    if not is_torch_available():
+        return True
+    from transformers.activations import ACT2FN
+
+    return value in ACT2FN
+
+
+def _is_one_of(*choices: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in choices
+
+
+_POSITIVE_INT = (_is_positive_int, "a positive integer")
+_POSITIVE_INT_OR_NONE = (_is_positive_int_or_none, "a positive integer or None")
+_RATE = (_is_rate, "a number from 0 up to, but not including, 1")
+_BOOL = (_is_bool, "True or False")
+_TOKEN_ID = (_is_token_id, "a token id (an integer of 0 or more) or None")
+
+# One row per field: the test, and the words that follow "must be".
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "vocab_size": _POSITIVE_INT,
+    "decoder_vocab_size": _POSITIVE_INT_OR_NONE,
+    "d_model": _POSITIVE_INT,
+    "d_k": _POSITIVE_INT_OR_NONE,
+    "d_v": _POSITIVE_INT_OR_NONE,
+    "encoder_layers": _POSITIVE_INT,
+    "decoder_layers": _POSITIVE_INT,
+    "encoder_attention_heads": _POSITIVE_INT,
+    "decoder_attention_heads": _POSITIVE_INT,
+    "encoder_ffn_dim": _POSITIVE_INT,
+    "decoder_ffn_dim": _POSITIVE_INT,
+    "max_position_embeddings": _POSITIVE_INT,
+    "dropout": _RATE,
+    "attention_dropout": _RATE,
+    "activation_dropout": _RATE,
+    "label_smoothing": _RATE,
+    "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
+    "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
+    "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+    "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "layer_norm_eps": (_is_positive_number, "a positive number"),
+    "attention_bias": _BOOL,
+    "scale_embedding": _BOOL,
+    "share_encoder_decoder_embeddings": _BOOL,
+    "tie_word_embeddings": _BOOL,
+    "use_cache": _BOOL,
+    "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
+    "bos_token_id": _TOKEN_ID,
+    "pad_token_id": _TOKEN_ID,
+    "eos_token_id": (_is_token_id_or_list, "a token id (an integer of 0 or more), a list of them or None"),
+    "decoder_start_token_id": _TOKEN_ID,
+}
+
+
+class VaswaniConfig(PreTrainedConfig):
+    """The shape of a [`VaswaniModel`]; the defaults are the paper's base model (Section 3 and Table 3, row "base").
+
+    Fields are named as in MarianMT and BART where those have them, and as in the paper where they do not. Each field
+    is checked when it is given or assigned, the fields together when the config or a model is made.
+
+    Args:
+        vocab_size (int): Number of classes of the source vocabulary; of both, where the embeddings are shared (tokens).
+        decoder_vocab_size (int, optional): Classes of the target vocabulary; `vocab_size` by default (tokens).
+        d_model (int): Width D of embeddings, sub-layer outputs and residuals (Section 3.1).
+        encoder_layers (int): Number N of encoder layers (Section 3.1).
+        decoder_layers (int): Number N of decoder layers (Section 3.1).
+        encoder_attention_heads (int): Heads h of the encoder's self-attention (Section 3.2.2).
+        decoder_attention_heads (int): Heads h of the decoder's self-attention and cross-attention (Section 3.2.2).
+        encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
+        decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
+        d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by
+            the heads by default; None in the config where encoder and decoder differ in that.
+        d_v (int, optional): Width of a head's values, with the same default (Section 3.2.2, Table 3 row A).
+        dropout (float): Rate on sub-layer outputs and on the sums of embeddings and positions (Section 5.4).
+        attention_dropout (float): Rate on attention weights. Differs from the paper when above 0: it has none there.
+        activation_dropout (float): Rate after the activation. Differs from the paper when above 0: it has none there.
+        activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
+        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x + Sublayer(LayerNorm(x)) with a
+            LayerNorm at the end of each stack; differs from the paper because deep stacks train more steadily so.
+        layer_norm_eps (float): Added to the variance by LayerNorm. The paper gives none; tensor2tensor has 1e-6.
+        position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
+        max_position_embeddings (int): Rows of the learned position tables (tokens); without effect on sinusoids.
+        scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
+        share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
+        tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
+        attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
+        label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1,
+            the default is 0 so that `loss` is the plain cross-entropy.
+        label_smoothing_form (str): "t2t": the reference gets 1-e, each other class e/(V-1), as in tensor2tensor;
+            "torch": e/V goes to every class, the reference included, as in PyTorch.
+        use_cache (bool): Keep keys and values while decoding.
+        bos_token_id (int, optional): `<s>`.
+        pad_token_id (int, optional): `<pad>`.
+        eos_token_id (int or list, optional): `</s>`.
+        decoder_start_token_id (int, optional): What decoding starts from; `<s>` by default.
+
+    Raises:
+        ValueError: If a field, or a combination of fields, is not possible, or a keyword is no field.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig
+        >>> VaswaniConfig(d_model=256, encoder_attention_heads=4, decoder_attention_heads=4).d_k
+        64
+    """
+
+    model_type = "vaswani"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+    base_model_tp_plan = {
+        "encoder.layers.*.self_attn.q_proj": "colwise",
+        "encoder.layers.*.self_attn.k_proj": "colwise",
+        "encoder.layers.*.self_attn.v_proj": "colwise",
+        "encoder.layers.*.self_attn.out_proj": "rowwise",
+        "encoder.layers.*.fc1": "colwise",
+        "encoder.layers.*.fc2": "rowwise",
+        "decoder.layers.*.self_attn.q_proj": "colwise",
+        "decoder.layers.*.self_attn.k_proj": "colwise",
+        "decoder.layers.*.self_attn.v_proj": "colwise",
+        "decoder.layers.*.self_attn.out_proj": "rowwise",
+        "decoder.layers.*.encoder_attn.q_proj": "colwise",
+        "decoder.layers.*.encoder_attn.k_proj": "colwise",
+        "decoder.layers.*.encoder_attn.v_proj": "colwise",
+        "decoder.layers.*.encoder_attn.out_proj": "rowwise",
+        "decoder.layers.*.fc1": "colwise",
+        "decoder.layers.*.fc2": "rowwise",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    norm_position: str = "post"
+    layer_norm_eps: float = 1e-5
+    position_embedding: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    attention_bias: bool = False
+    label_smoothing: float | int = 0.0
+    label_smoothing_form: str = "t2t"
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        rule = _RULES.get(self.attribute_map.get(name, name))
+        if rule is not None and not rule[0](value):
+            raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
+        # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
+        if name == "vocab_size" and self.share_encoder_decoder_embeddings and self.decoder_vocab_size is not None:
+            super().__setattr__("decoder_vocab_size", value)
+        super().__setattr__(name, value)
+
+    def __post_init__(self, **kwargs):
+        _refuse_unknown(kwargs)
+        for alias, field in self.attribute_map.items():
+            if alias in kwargs:
+                setattr(self, field, kwargs.pop(alias))
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        if self.encoder_attention_heads == self.decoder_attention_heads:
+            self._fill_head_widths()
+        super().__post_init__(**kwargs)
+        self.validate_architecture()
+
+    def _fill_head_widths(self) -> None:
+        for name in ("d_k", "d_v"):
+            if getattr(self, name) is None and self.d_model % self.encoder_attention_heads == 0:
+                setattr(self, name, self.d_model // self.encoder_attention_heads)
+
+    def validate_architecture(self) -> None:
+        """Check the fields together; the model checks again, since fields may be assigned in between.
+
+        Raises:
+            ValueError: If two fields contradict each other.
+        """
+        for stack in ("encoder", "decoder"):
+            heads = getattr(self, f"{stack}_attention_heads")
+            if None in (self.d_k, self.d_v) and self.d_model % heads:
+                raise ValueError(
+                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are given, "
+                    f"but {self.d_model} is no multiple of {heads}."
+                )
+        if self.position_embedding == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
+                'take an even width or `position_embedding="learned"`.'
+            )
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is "
+                f"{self.decoder_vocab_size} and not {self.vocab_size}; for two vocabularies set "
+                "`share_encoder_decoder_embeddings=False`."
+            )
+        self._validate_token_ids()
+
+    def _validate_token_ids(self) -> None:
+        eos = self.eos_token_id if isinstance(self.eos_token_id, (list, tuple)) else [self.eos_token_id]
+        ids = [("eos_token_id", i) for i in eos]
+        ids += [(name, getattr(self, name)) for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id")]
+        for name, token_id in ids:
+            if token_id is not None and token_id >= self.decoder_vocab_size:
+                raise ValueError(
+                    f"`{name}` must be smaller than the target vocabulary of {self.decoder_vocab_size} classes, "
+                    f"but is {token_id}."
+                )
+        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
+            raise ValueError(
+                f"`pad_token_id` must be smaller than the source vocabulary of {self.vocab_size} classes, "
+                f"but is {self.pad_token_id}."
+            )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
+
+        Args:
+            config_dict (dict): Fields by name.
+            **kwargs: Fields that replace those of `config_dict`; `return_unused_kwargs` as in transformers.
+
+        Returns:
+            VaswaniConfig: The config, with the unused keyword arguments beside it where those are asked for.
+
+        Raises:
+            ValueError: If a keyword argument that nobody else receives is all but the name of a field.
+        """
+        # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
+        if not kwargs.get("return_unused_kwargs", False):
+            names = _field_names()
+            _refuse_unknown({key: None for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)})
+        return super().from_dict(config_dict, **kwargs)
+
+
+def _field_names() -> set[str]:
+    return {field.name for field in fields(VaswaniConfig)} | set(VaswaniConfig.attribute_map)
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    names = _field_names()
+    known = names | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
+    for key in kwargs:
+        if key not in known and not key.startswith("_"):
+            nearest = difflib.get_close_matches(key, sorted(_RULES) + sorted(VaswaniConfig.attribute_map), 1, cutoff=0)
+            raise ValueError(f"`{key}` is no field of VaswaniConfig; the nearest field is `{nearest[0]}`.")
+
+
+__all__ = ["VaswaniConfig"]
