@@ -211,22 +211,35 @@ def _sections() -> dict[str, type]:
     return {name: hint for name, hint in hints.items() if isinstance(hint, type) and dataclasses.is_dataclass(hint)}
 
 
-def _known_keys() -> dict[str, str]:
-    """The place, `section.key`, of each key that a recipe can have."""
-    places = {f.name: f.name for f in dataclasses.fields(Recipe) if f.name not in _sections() and f.name != "model"}
-    places |= {name: f"model.{name}" for name in MODEL_FIELDS}
+def _places() -> dict[str, list[str]]:
+    """The places, `section.key`, of each key that a recipe can have."""
+    found: dict[str, list[str]] = {}
+    for name in ("output_dir", "seed"):
+        found[name] = [name]
+    for name in MODEL_FIELDS:
+        found[name] = [f"model.{name}"]
     for section, section_type in _sections().items():
-        places |= {f.name: f"{section}.{f.name}" for f in dataclasses.fields(section_type)}
-    return places
+        for key in dataclasses.fields(section_type):
+            found.setdefault(key.name, []).append(f"{section}.{key.name}")
+    return found
+
+
+# The place that a key of the command line means.
+def _place_of(key: str) -> str:
+    places = _places()
+    whole = [place for of_key in places.values() for place in of_key]
+    found = [key] if key in whole else places.get(key, [])
+    if not found:
+        nearest = difflib.get_close_matches(key, [*places, *whole], 1, cutoff=0)[0]
+        raise ValueError(f"`--{key}` is no key of a recipe; the nearest key is `--{nearest}`.")
+    if len(found) > 1:
+        choices = " or ".join(f"`--{place}`" for place in found)
+        raise ValueError(f"`--{key}` may mean several keys; write {choices}.")
+    return found[0]
 
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
-    places = _known_keys()
-    place = places.get(key, key)
-    if place not in places.values():
-        nearest = difflib.get_close_matches(key, list(places) + list(places.values()), 1, cutoff=0)[0]
-        raise ValueError(f"`--{key}` is no key of a recipe; the nearest key is `--{nearest}`.")
-    section, _, name = place.rpartition(".")
+    section, _, name = _place_of(key).rpartition(".")
     target = content
     if section:
         target = content[section] = content.get(section) or {}
@@ -257,8 +270,8 @@ def _build(section_type: type, content: Any, prefix: str) -> Any:
     for key, value in content.items():
         if key not in hints:
             nearest = difflib.get_close_matches(str(key), list(hints), 1, cutoff=0)[0]
-            place = _known_keys().get(str(key))
-            hint = f"it belongs to `{place}`" if place else f"the nearest key is `{prefix}{nearest}`"
+            elsewhere = " or ".join(f"`{place}`" for place in _places().get(str(key), []))
+            hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{prefix}{nearest}`"
             raise ValueError(f"`{prefix}{key}` is no key of a recipe, given with the value {value!r}; {hint}.")
         if dataclasses.is_dataclass(hints[key]):
             values[key] = _build(typing.cast(type, hints[key]), value, f"{prefix}{key}.")
@@ -281,7 +294,7 @@ def _model_fields(content: Any) -> dict[str, Any]:
     for key, value in content.items():
         if key not in MODEL_FIELDS:
             nearest = difflib.get_close_matches(str(key), MODEL_FIELDS, 1, cutoff=0)[0]
-            place = _known_keys().get(str(key), f"model.{nearest}")
+            place = _places().get(str(key), [f"model.{nearest}"])[0]
             raise ValueError(
                 f"`model.{key}` is no key of a recipe, given with the value {value!r}; the nearest key is `{place}`."
             )
@@ -296,7 +309,9 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
         if _is_of_type(value, option):
             return float(value) if option is float else value
     words = " or ".join(_type_words(option) for option in options)
-    raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
+    # YAML 1.1 takes the language code "no" for False.
+    quotes = "; put it in quotes" if isinstance(value, bool) and str in options else ""
+    raise ValueError(f"`{name}` must be {words}, but is {value!r}{quotes}.")
 
 
 def _is_of_type(value: Any, option: Any) -> bool:
