@@ -1,4 +1,7 @@
-"""The 2017 Transformer as a first-class Hugging Face model; importing it registers the model with the Auto classes."""
+"""The 2017 Transformer as a first-class Hugging Face model.
+
+Importing it registers the model with the Auto classes, and the task "translation" with `pipeline`.
+"""
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -10,13 +13,16 @@ from .modeling_vaswani import (
     VaswaniModel,
     VaswaniPreTrainedModel,
 )
+from .pipeline_vaswani import TranslationPipeline, register_translation_pipeline
 from .version import __version__
 
 AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
+register_translation_pipeline()
 
 __all__ = [
+    "TranslationPipeline",
     "VaswaniConfig",
     "VaswaniDecoder",
     "VaswaniEncoder",

@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedConfig
-from transformers.utils import is_torch_available
+from transformers.utils import is_torch_available, logging
+
+logger = logging.get_logger(__name__)
 
 # What transformers, older transformers and PEFT store in a config.json beside the fields of its class.
 STORED_BY_TRANSFORMERS = frozenset(
@@ -167,24 +169,6 @@ class VaswaniConfig(PreTrainedConfig):
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
-    base_model_tp_plan = {
-        "encoder.layers.*.self_attn.q_proj": "colwise",
-        "encoder.layers.*.self_attn.k_proj": "colwise",
-        "encoder.layers.*.self_attn.v_proj": "colwise",
-        "encoder.layers.*.self_attn.out_proj": "rowwise",
-        "encoder.layers.*.fc1": "colwise",
-        "encoder.layers.*.fc2": "rowwise",
-        "decoder.layers.*.self_attn.q_proj": "colwise",
-        "decoder.layers.*.self_attn.k_proj": "colwise",
-        "decoder.layers.*.self_attn.v_proj": "colwise",
-        "decoder.layers.*.self_attn.out_proj": "rowwise",
-        "decoder.layers.*.encoder_attn.q_proj": "colwise",
-        "decoder.layers.*.encoder_attn.k_proj": "colwise",
-        "decoder.layers.*.encoder_attn.v_proj": "colwise",
-        "decoder.layers.*.encoder_attn.out_proj": "rowwise",
-        "decoder.layers.*.fc1": "colwise",
-        "decoder.layers.*.fc2": "rowwise",
-    }
 
     vocab_size: int = 37000
     decoder_vocab_size: int | None = None
@@ -303,6 +287,12 @@ class VaswaniConfig(PreTrainedConfig):
         if not kwargs.get("return_unused_kwargs", False):
             names = _field_names()
             _refuse_unknown({key: None for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)})
+        # A file that transformers wrote may hold what its other versions and other tools have added to it.
+        if "transformers_version" in config_dict:
+            unknown = _unknown(config_dict)
+            for message in unknown.values():
+                logger.warning_once(f"{message} It is ignored.")
+            config_dict = {key: value for key, value in config_dict.items() if key not in unknown}
         return super().from_dict(config_dict, **kwargs)
 
 
@@ -310,13 +300,21 @@ def _field_names() -> set[str]:
     return {field.name for field in fields(VaswaniConfig)} | set(VaswaniConfig.attribute_map)
 
 
+def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
+    """What is no field, with the sentence that says so."""
+    known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
+    nearest = difflib.get_close_matches
+    names = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
+    return {
+        key: f"`{key}` is no field of VaswaniConfig; the nearest field is `{nearest(key, names, 1, cutoff=0)[0]}`."
+        for key in kwargs
+        if key not in known and not key.startswith("_")
+    }
+
+
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    names = _field_names()
-    known = names | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    for key in kwargs:
-        if key not in known and not key.startswith("_"):
-            nearest = difflib.get_close_matches(key, sorted(_RULES) + sorted(VaswaniConfig.attribute_map), 1, cutoff=0)
-            raise ValueError(f"`{key}` is no field of VaswaniConfig; the nearest field is `{nearest[0]}`.")
+    for message in _unknown(kwargs).values():
+        raise ValueError(message)
 
 
 __all__ = ["VaswaniConfig"]

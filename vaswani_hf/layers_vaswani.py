@@ -80,16 +80,33 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
     return mask
 
 
-def positions_of(attention_mask: torch.Tensor) -> torch.Tensor:
+def positions_of(
+    attention_mask: torch.Tensor | None,
+    states: torch.Tensor,
+    past_length: torch.Tensor | int = 0,
+    is_causal: bool = False,
+) -> torch.Tensor:
     """Positions that count real tokens only: the first real token of each row has position 0.
 
     Args:
-        attention_mask (torch.Tensor): [B, S], nonzero for real tokens.
+        attention_mask (torch.Tensor, optional): [B, S] with the cached tokens, nonzero for real ones; or a causal mask
+            [B, 1, T, S], bool or added to the scores, as `generate` makes one for a static cache. With any other mask
+            all tokens count.
+        states (torch.Tensor): [B, T, D], the embedded tokens.
+        past_length (torch.Tensor or int): Tokens before these, where all count.
+        is_causal (bool): Whether a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
 
     Returns:
-        torch.Tensor: [B, S] int64; 0 for padding before the first token.
+        torch.Tensor: [B or 1, T] int64; 0 for padding before the first token.
     """
-    return ((attention_mask != 0).long().cumsum(dim=-1) - 1).clamp(min=0)
+    length = states.shape[1]
+    dims = attention_mask.dim() if isinstance(attention_mask, torch.Tensor) else 0
+    if dims == 2:
+        return ((attention_mask != 0).long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
+    if dims == 4 and is_causal:
+        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
+        return (visible[:, 0].sum(dim=-1) - 1).clamp(min=0)
+    return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
 
 
 def eager_attention_forward(
@@ -311,3 +328,19 @@ class VaswaniDecoderLayer(VaswaniLayer):
         if encoder_hidden_states is not None:
             hidden_states = self._add_and_norm(hidden_states, attend_to_source, self.encoder_attn_layer_norm)
         return self._add_and_norm(hidden_states, self._feed_forward, self.final_layer_norm)
+
+
+def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
+    """How transformers splits a stack over devices: by classes, by heads and by inner features.
+
+    Args:
+        *attentions (str): Names of the attentions in a layer.
+
+    Returns:
+        dict: The way of splitting, by the name of the projection in the stack.
+    """
+    plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
+    for name in attentions:
+        plan |= {f"layers.*.{name}.{projection}": "colwise" for projection in ("q_proj", "k_proj", "v_proj")}
+        plan[f"layers.*.{name}.out_proj"] = "rowwise"
+    return plan

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-# Logits that are held at once: 2**25 numbers are 128 MiB in float32.
-LOGITS_PER_CHUNK = 2**25
+# Logits that are held at once: 2**24 numbers are 64 MiB in float32.
+LOGITS_PER_CHUNK = 2**24
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
@@ -113,15 +113,18 @@ def _chunk_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Summed loss of [N, V] logits and its gradient, which overwrites them: softmax minus target distribution."""
     gold, other = target
-    normalizer = logits.logsumexp(dim=-1, keepdim=True)
     index = labels.unsqueeze(-1)
-    loss = (normalizer - (gold - other) * logits.gather(-1, index)).sum()
+    # In place throughout: passes over the logits are what this costs beside the products.
+    logits -= logits.amax(dim=-1, keepdim=True)
+    loss = (other - gold) * logits.gather(-1, index).sum()
     if other:
-        loss = loss - other * logits.sum()
-    gradient = logits.sub_(normalizer).exp_()
+        loss -= other * logits.sum()
+    total = logits.exp_().sum(dim=-1, keepdim=True)
+    loss += total.log().sum()
+    gradient = logits.div_(total)
     if other:
         gradient -= other
-    return loss, gradient.scatter_add_(-1, index, torch.full_like(normalizer, other - gold))
+    return loss, gradient.scatter_add_(-1, index, torch.full_like(total, other - gold))
 
 
 # The number of chunks follows from the data, which no graph can hold.

@@ -21,7 +21,8 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple, is_tracing
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -34,6 +35,7 @@ from .layers_vaswani import (
     infer_mask,
     positions_of,
     sinusoids,
+    tensor_parallel_plan,
 )
 from .loss_vaswani import chunked_cross_entropy, smoothed_cross_entropy
 
@@ -92,6 +94,37 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary of a model with two vocabularies, and the output projection where there is one.
+
+        Args:
+            new_num_tokens (int): Classes of the target vocabulary.
+            pad_to_multiple_of (int, optional): Round the number up to a multiple of this.
+            mean_resizing (bool): Draw new rows around the mean of the old ones, as `resize_token_embeddings` does.
+
+        Returns:
+            nn.Embedding: The target embedding.
+
+        Raises:
+            ValueError: If source and target share one embedding.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
+                "use `resize_token_embeddings`."
+            )
+        decoder, head = self.get_decoder(), self.get_output_embeddings()
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
+        if head is not None:
+            self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
+        self.tie_weights()
+        return decoder.embed_tokens
+
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         """Inputs of the smallest forward pass."""
@@ -115,11 +148,15 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         hidden_states = inputs_embeds * self.embed_scale + positions.to(inputs_embeds.dtype)
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
+    def _padding_is_end(self) -> bool:
+        """Whether `<pad>` and `</s>` are one class."""
+        eos = self.config.eos_token_id
+        return self.config.pad_token_id in (eos if isinstance(eos, (list, tuple)) else [eos])
+
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        pad, eos = self.config.pad_token_id, self.config.eos_token_id
-        if input_ids is None or pad is None:
+        if input_ids is None or self.config.pad_token_id is None:
             return None
-        return infer_mask(input_ids, pad, "end" if pad == eos or (isinstance(eos, list) and pad in eos) else None)
+        return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
         """The mask of padding before or between target tokens; None where there is none of it.
@@ -127,7 +164,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         Causality alone keeps padding after the last token from every real token.
         """
         pad = self.config.pad_token_id
-        if pad is None or pad == self.config.eos_token_id:
+        if pad is None or self._padding_is_end():
             return None
         mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
         # While tracing nobody can look at the values, and the mask is always right.
@@ -145,6 +182,7 @@ def _require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
 class VaswaniEncoder(VaswaniPreTrainedModel):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
+    _tp_plan = tensor_parallel_plan("self_attn")
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
@@ -163,7 +201,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode the source.
 
@@ -184,11 +222,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
             attention_mask = self._infer_source_mask(input_ids)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        if attention_mask is not None and attention_mask.dim() == 2:
-            position_ids = positions_of(attention_mask)
-        else:
-            position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
-        hidden_states = self._embed(inputs_embeds, position_ids)
+        hidden_states = self._embed(inputs_embeds, positions_of(attention_mask, inputs_embeds))
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
         )
@@ -202,6 +236,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
 class VaswaniDecoder(VaswaniPreTrainedModel):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
+    _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
         "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
@@ -228,7 +263,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode the target as far as it is given.
 
@@ -257,11 +292,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             attention_mask = self._infer_target_mask(input_ids)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        target_length = inputs_embeds.shape[1]
-        if attention_mask is not None and attention_mask.dim() == 2:
-            position_ids = positions_of(attention_mask)[:, -target_length:]
-        else:
-            position_ids = (torch.arange(target_length, device=inputs_embeds.device) + past_length).unsqueeze(0)
+        position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self._embed(inputs_embeds, position_ids)
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
         causal_mask = create_causal_mask(
@@ -307,6 +338,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
         self.post_init()
+        if config.share_encoder_decoder_embeddings:
+            self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
         """The source embedding, which is the target's too where they are shared."""
@@ -335,7 +368,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source, or take it encoded, and decode the target as far as it is given.
 
@@ -410,38 +443,6 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
         self.set_input_embeddings(resized)
         return resized
 
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target vocabulary of a model with two vocabularies, and the output projection with it.
-
-        Args:
-            new_num_tokens (int): Classes of the target vocabulary.
-            pad_to_multiple_of (int, optional): Round the number up to a multiple of this.
-            mean_resizing (bool): Draw new rows around the mean of the old ones, as `resize_token_embeddings` does.
-
-        Returns:
-            nn.Embedding: The target embedding.
-
-        Raises:
-            ValueError: If source and target share one embedding.
-        """
-        if self.config.share_encoder_decoder_embeddings:
-            raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
-                "use `resize_token_embeddings`."
-            )
-        decoder = self.model.decoder
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
-        self.lm_head = self._get_resized_lm_head(
-            self.lm_head, self.config.decoder_vocab_size, mean_resizing=mean_resizing
-        )
-        self.tie_weights()
-        return decoder.embed_tokens
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The decoder's inputs for these labels: shifted right by one, the decoder's start in front (Section 3.1).
 
@@ -476,7 +477,7 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at each position, and the loss where labels are given.
 
@@ -519,17 +520,8 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
             **kwargs,
         )
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
 
     def _loss_and_logits(
         self,
@@ -567,11 +559,8 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
         It takes part where a smoothed distribution gives it a share as to every class, by our loss or, without
         labels, by the one that a training loop computes from the logits.
         """
-        pad, eos = self.config.pad_token_id, self.config.eos_token_id
-        if pad == eos or (isinstance(eos, list) and pad in eos):
-            return None
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
-        return None if smoothing or smoothed_outside else pad
+        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
     def _ignore_padding(self, labels: torch.Tensor) -> torch.Tensor:
         mask = self._infer_source_mask(labels)

@@ -17,6 +17,7 @@ from .averaging import average_checkpoints, checkpoints_in
 from .configuration_vaswani import VaswaniConfig
 from .corpus import Corpus, load_corpus
 from .evaluation import evaluate_translator
+from .hub import push_checkpoint
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .plots import plot_training_curve
 from .recipe import Recipe, load_recipe
@@ -89,6 +90,10 @@ def train(recipe: Recipe) -> dict[str, Any]:
         finish_model(trainer, checkpoint)
         save_model(model, corpus, folder)
         write_results(recipe, trainer, corpus)
+        if recipe.publishing.push_to_hub:
+            publishing = recipe.publishing
+            url = push_checkpoint(folder, publishing.hub_model_id or "", private=publishing.hub_private_repo)
+            print(f"pushed to {url}", flush=True)
     state.wait_for_everyone()
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
@@ -162,10 +167,24 @@ def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
         decoder_start_token_id=target.bos_token_id,
     )
     model = VaswaniForSeq2SeqLM(config)
-    settings = dataclasses.asdict(recipe.decoding)
     model.generation_config = GenerationConfig.from_model_config(config)
-    model.generation_config.update(**settings)
+    model.generation_config.update(**decoding_settings(recipe))
     return model
+
+
+def decoding_settings(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe says of decoding, in the fields of a GenerationConfig.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        dict: Fields by name; without those of beam search where there is one beam, which transformers refuses.
+    """
+    settings = dataclasses.asdict(recipe.decoding)
+    if recipe.decoding.num_beams == 1:
+        del settings["length_penalty"], settings["early_stopping"]
+    return settings
 
 
 def make_trainer(

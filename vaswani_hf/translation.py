@@ -122,7 +122,11 @@ class Translator:
 
     def _generate(self, pieces: list[list[int]], generate_kwargs: dict[str, Any]) -> list[str]:
         inputs = self.source_tokenizer.pad({"input_ids": pieces}, return_tensors="pt").to(self.model.device)
-        outputs = self.model.generate(**inputs, **self._length_limit(inputs["input_ids"], generate_kwargs))
+        arguments = self._length_limit(inputs["input_ids"], generate_kwargs)
+        if arguments.get("num_beams") == 1:
+            # What the checkpoint says of beams would make transformers warn at each batch.
+            arguments = {"length_penalty": 1.0, "early_stopping": False, **arguments}
+        outputs = self.model.generate(**inputs, **arguments)
         return self.target_tokenizer.batch_decode(outputs, skip_special_tokens=True)
 
     def _length_limit(self, input_ids: torch.Tensor, generate_kwargs: dict[str, Any]) -> dict[str, Any]:

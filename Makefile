@@ -1,0 +1,30 @@
+# What the README and .ci/run call. Everything happens in .venv; a second run installs nothing again.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Installed by itself and first, so that pip finds a CPU build where one is at hand.
+TORCH ?= --constraint constraints.txt torch
+
+.PHONY: quickstart test lint bench install
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+quickstart: install
+	$(BIN)/vaswani train configuration/numbers.yaml --resume true
+	$(BIN)/python scripts/quickstart.py checkpoints/numbers
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: install
+	$(BIN)/python scripts/benchmark_training.py

@@ -1,0 +1,422 @@
+"""Sentence pairs: read from files and datasets, cleaned and turned into token ids.
+
+Legend of shapes: N pairs of the corpus.
+"""
+
+import csv
+import gzip
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
+from datasets.exceptions import DatasetGenerationError
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerFast
+
+from vaswani_hf.version import __version__
+
+_TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
+_ID_FEATURES = {
+    "input_ids": List(Value("int32")),
+    "labels": List(Value("int32")),
+    "source_length": Value("int32"),
+    "target_length": Value("int32"),
+}
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Where sentence pairs come from: two text files, one file of pairs, or a dataset.
+
+    Attributes:
+        source_file: UTF-8 text, one sentence a line, plain or `.gz`; needs `target_file`.
+        target_file: The translations, line by line.
+        pairs_file: A `.jsonl`, `.json`, `.csv` or `.parquet` file with a column `translation` that maps languages to
+            sentences (in CSV: JSON text), or else with one column for each language.
+        dataset: The name of a dataset on the Hub, a local folder, or a dataset or list of examples in memory, with the
+            columns of `pairs_file`.
+        dataset_config: The configuration of the dataset, such as "de-en" of wmt14.
+        dataset_revision: The branch, tag or commit of the dataset on the Hub.
+        split: The split of the dataset.
+        source_language: The language, or the column, to translate from.
+        target_language: The language, or the column, to translate to.
+        streaming: Whether pairs are read while they are used, instead of into the cache of `datasets` beforehand.
+    """
+
+    source_file: str | os.PathLike | None = None
+    target_file: str | os.PathLike | None = None
+    pairs_file: str | os.PathLike | None = None
+    dataset: str | Dataset | IterableDataset | list[dict] | None = None
+    dataset_config: str | None = None
+    dataset_revision: str | None = None
+    split: str = "train"
+    source_language: str = "source"
+    target_language: str = "target"
+    streaming: bool = False
+
+    def __post_init__(self):
+        origins = ("source_file", "target_file", "pairs_file", "dataset")
+        given = [name for name in origins if getattr(self, name) is not None]
+        if given not in (["source_file", "target_file"], ["pairs_file"], ["dataset"]):
+            raise ValueError(
+                "Sentence pairs must come from `source_file` and `target_file`, from `pairs_file` or from `dataset`,"
+                f" but given are: {', '.join(given) or 'none of them'}."
+            )
+
+
+def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
+    """The sentence pairs as a dataset with exactly the two text columns `source` and `target`.
+
+    Files are read once into the cache of `datasets` and memory-mapped from there; a changed file is read again. Lines
+    end at a line feed only, never at the other characters that Unicode calls line separators.
+
+    Args:
+        pair_source: Where the pairs come from.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a file cannot be read as what it should be, two files are not aligned, or a language is missing;
+            when streaming, as soon as the iteration gets there.
+    """
+    if pair_source.dataset is not None:
+        return _pairs_of_dataset(pair_source)
+    arguments = {"pair_source": pair_source, "stamps": (__version__, *_stamps(pair_source))}
+    features = Features(_TEXT_FEATURES)
+    if pair_source.streaming:
+        return IterableDataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
+    try:
+        return Dataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
+    except DatasetGenerationError as error:
+        # `datasets` wraps our own sentence into one of its own.
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError) else error) from None
+
+
+def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
+    """The size in bytes and the time of change in nanoseconds of each file.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If the file of pairs is of an unknown kind.
+    """
+    stamps = []
+    for name in ("source_file", "target_file", "pairs_file"):
+        path = getattr(pair_source, name)
+        if path is None:
+            continue
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"`{name}` must be an existing file, but is {path}.")
+        if name == "pairs_file" and Path(path).suffix not in _ROW_READERS:
+            raise ValueError(f"`pairs_file` must end in {', '.join(_ROW_READERS)}, but is {path}.")
+        stamps.append((os.stat(path).st_size, os.stat(path).st_mtime_ns))
+    return tuple(stamps)
+
+
+def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
+    dataset: Any = pair_source.dataset
+    if isinstance(dataset, str):
+        dataset = load_dataset(
+            dataset,
+            pair_source.dataset_config,
+            split=pair_source.split,
+            revision=pair_source.dataset_revision,
+            streaming=pair_source.streaming,
+        )
+    elif isinstance(dataset, list):
+        dataset = Dataset.from_list(dataset)
+    if pair_source.streaming and isinstance(dataset, Dataset):
+        dataset = dataset.to_iterable_dataset()
+    return dataset.map(
+        _select_languages,
+        batched=True,
+        remove_columns=dataset.column_names or list(next(iter(dataset))),
+        features=Features(_TEXT_FEATURES),
+        fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
+    )
+
+
+def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dict[str, list[str]]:
+    rows = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
+    pairs = [_pair_of_row(row, languages) for row in rows]
+    return {side: [pair[side] for pair in pairs] for side in _TEXT_FEATURES}
+
+
+def _read_pairs(pair_source: PairSource, stamps: tuple) -> Iterator[dict[str, str]]:
+    """The pairs of the files.
+
+    `stamps` only serve the cache, which hashes the arguments: sizes and times of the files and our version.
+    """
+    if pair_source.pairs_file is None:
+        yield from _read_aligned(pair_source.source_file, pair_source.target_file)
+    else:
+        path = Path(pair_source.pairs_file)
+        for row in _ROW_READERS[path.suffix](path):
+            yield _pair_of_row(row, (pair_source.source_language, pair_source.target_language))
+
+
+def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]]:
+    source_count = target_count = 0
+    for source, target in itertools.zip_longest(read_lines(source_file), read_lines(target_file)):
+        source_count += source is not None
+        target_count += target is not None
+        if source_count == target_count:
+            yield {"source": source, "target": target}
+    if source_count != target_count:
+        raise ValueError(
+            f"{source_file} and {target_file} must have equally many lines, but have {source_count:,} and"
+            f" {target_count:,}."
+        )
+
+
+def read_lines(path: Any) -> Iterator[str]:
+    """The lines of a text file without their ends; in binary mode a line ends at a line feed only.
+
+    Raises:
+        ValueError: If the file is not UTF-8 or its compression is damaged.
+    """
+    is_gzip = Path(path).suffix == ".gz"
+    try:
+        with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                except UnicodeDecodeError:
+                    raise ValueError(f"{path} must be UTF-8 text, but line {number:,} is not.") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
+
+
+def _read_json(path: Path) -> Iterator[dict]:
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line.lstrip().startswith("["):
+            yield from _parse_json("\n".join([line, *lines]), list, str(path))
+        elif line.strip():
+            yield _parse_json(line, dict, f"Line {number:,} of {path}")
+
+
+def _read_csv(path: Path) -> Iterator[dict]:
+    rows = csv.DictReader(line + "\n" for line in read_lines(path))
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise ValueError(f"{path} must be a CSV file, but after line {rows.line_num:,} there is a {error}.") from None
+
+
+def _read_parquet(path: Path) -> Iterator[dict]:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowInvalid, OSError):
+        raise ValueError(f"{path} must be a Parquet file, but is damaged or something else.") from None
+
+
+_ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
+
+
+def _parse_json(text: str, kind: type, place: str) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, kind):
+        name = "object" if kind is dict else "array"
+        raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
+    return value
+
+
+def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
+    """The two sentences of one example; a missing value is an empty sentence, which cleaning drops and counts.
+
+    Raises:
+        ValueError: If a language is missing or its value is not text.
+    """
+    texts = row.get("translation", row)
+    if isinstance(texts, str):
+        texts = _parse_json(texts, dict, "The column `translation`")
+    pair = {}
+    for side, language in zip(_TEXT_FEATURES, languages, strict=True):
+        if language not in texts:
+            there = ", ".join(map(str, texts))
+            raise ValueError(f"`{side}_language` must be one of the languages or columns {there}, but is {language}.")
+        text = texts[language] if texts[language] is not None else ""
+        if not isinstance(text, str):
+            raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
+        pair[side] = text
+    return pair
+
+
+# Cleaning and encoding
+
+
+@dataclass
+class CorpusReport:
+    """How many pairs were kept, and how many were dropped for which reason."""
+
+    kept: int = 0
+    empty: int = 0
+    too_long: int = 0
+    ratio: int = 0
+
+    @property
+    def read(self) -> int:
+        """The number of pairs before cleaning."""
+        return self.kept + self.empty + self.too_long + self.ratio
+
+    def add(self, outcomes: np.ndarray) -> None:
+        """Counts pairs.
+
+        Args:
+            outcomes: [N] for each pair the number of its field, 0 for `kept` to 3 for `ratio`.
+        """
+        counts = np.bincount(outcomes, minlength=len(fields(self)))
+        for field, count in zip(fields(self), counts.tolist(), strict=True):
+            setattr(self, field.name, getattr(self, field.name) + count)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.read:,} pairs read, {self.kept:,} kept; dropped: {self.empty:,} with an empty side,"
+            f" {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
+        )
+
+
+def prepare_pairs(
+    pairs: Dataset | IterableDataset,
+    source_tokenizer: PreTrainedTokenizerFast,
+    target_tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    max_length_ratio: float | None,
+    num_proc: int | None = None,
+    keep_text: bool = False,
+) -> tuple[Dataset | IterableDataset, CorpusReport]:
+    """The cleaned pairs as token ids, and the count of what was dropped.
+
+    A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is read, and
+    its report fills meanwhile, in the process that reads it.
+
+    Args:
+        pairs: The columns `source` and `target`, from `load_pairs`.
+        source_tokenizer: Encodes the source side.
+        target_tokenizer: Encodes the target side, the same object for a joint vocabulary.
+        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
+        max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
+            dropped; `None` for no limit.
+        num_proc: The number of processes that encode a dataset.
+        keep_text: Whether to add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the
+            place of the pair in `pairs`.
+
+    Returns:
+        The columns `input_ids` and `labels`, lists of int32, and `source_length` and `target_length`; and the report.
+
+    Raises:
+        ValueError: If no pair of a dataset is left.
+    """
+    prepare = _Preparation(source_tokenizer, target_tokenizer, max_length, max_length_ratio, keep_text)
+    report = CorpusReport()
+    if isinstance(pairs, IterableDataset):
+        return prepare.stream(pairs, report), report
+    marked = pairs.map(
+        prepare,
+        batched=True,
+        with_indices=True,
+        remove_columns=["source", "target"],
+        features=Features({**prepare.features, "outcome": Value("int8")}),
+        num_proc=num_proc,
+        new_fingerprint=prepare.fingerprint(pairs),
+        desc="Encoding sentence pairs",
+    )
+    outcomes = marked.with_format("numpy")["outcome"][:]
+    report.add(outcomes)
+    if report.kept == 0:
+        raise ValueError(f"`pairs` must hold a pair that survives cleaning, but of them: {report}.")
+    return marked.remove_columns("outcome").select(np.flatnonzero(outcomes == 0)), report
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """Turns batches of text into ids and says which of the pairs to keep."""
+
+    source_tokenizer: PreTrainedTokenizerFast
+    target_tokenizer: PreTrainedTokenizerFast
+    max_length: int
+    max_length_ratio: float | None
+    keep_text: bool
+
+    @property
+    def features(self) -> dict[str, Any]:
+        return {**_ID_FEATURES, **_TEXT_FEATURES, "index": Value("int64")} if self.keep_text else _ID_FEATURES
+
+    def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Sequence]:
+        sources = [text.strip() for text in batch["source"]]
+        targets = [text.strip() for text in batch["target"]]
+        options = {"return_attention_mask": False, "verbose": False}
+        source_ids = self.source_tokenizer(sources, **options)["input_ids"]
+        target_ids = self.target_tokenizer(text_target=targets, **options)["input_ids"]
+        source_lengths, target_lengths = _lengths(source_ids), _lengths(target_ids)
+        shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
+        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
+        unequal = longer > (self.max_length_ratio or np.inf) * shorter
+        columns = {
+            "input_ids": source_ids,
+            "labels": target_ids,
+            "source_length": source_lengths,
+            "target_length": target_lengths,
+            # The numbers are those of the fields of CorpusReport.
+            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0),
+        }
+        return {**columns, "source": sources, "target": targets, "index": indices} if self.keep_text else columns
+
+    def stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
+        def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Sequence]:
+            columns = self(batch, indices)
+            outcomes = np.asarray(columns.pop("outcome"))
+            report.add(outcomes)
+            rows = np.flatnonzero(outcomes == 0).tolist()
+            return {name: [column[row] for row in rows] for name, column in columns.items()}
+
+        return pairs.map(
+            kept,
+            batched=True,
+            with_indices=True,
+            remove_columns=["source", "target"],
+            features=Features(self.features),
+        )
+
+    def fingerprint(self, pairs: Dataset) -> str:
+        """The name of the encoded pairs in the cache, from what decides them and nothing else.
+
+        The hash that `datasets` would take depends on the folder that a tokenizer was loaded from, and in some versions
+        on its last use of padding and truncation.
+        """
+        settings: list[Any] = [__version__, pairs._fingerprint, self.max_length, self.max_length_ratio, self.keep_text]
+        for tokenizer in (self.source_tokenizer, self.target_tokenizer):
+            backend = json.loads(tokenizer.backend_tokenizer.to_str())
+            settings += [tokenizer.split_special_tokens, {**backend, "padding": None, "truncation": None}]
+        return Hasher.hash(json.dumps(settings))
+
+
+def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:
+    return np.fromiter(map(len, sequences), np.int64, len(sequences))
+
+
+def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """[N] and [N] int64: the source and target lengths, in tokens, of prepared pairs.
+
+    Args:
+        pairs: The dataset of `prepare_pairs`.
+    """
+    columns = pairs.with_format("numpy")
+    return columns["source_length"][:].astype(np.int64), columns["target_length"][:].astype(np.int64)
