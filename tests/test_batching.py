@@ -227,7 +227,7 @@ def test_epochs_of_a_stream_differ_and_repeat(lengths):
 
 def test_an_epoch_shuffles_the_stream_itself(lengths):
     shuffled = stream(lengths).shuffle(seed=1, buffer_size=COUNT)
-    batches = StreamedBatches(shuffled, SOURCE_TOKENS, TARGET_TOKENS, seed=3, window_batches=20)
+    batches = StreamedBatches(shuffled, SOURCE_TOKENS, TARGET_TOKENS, seed=None, window_batches=20)
     beginnings = []
     for epoch in (1, 2, 1):
         batches.set_epoch(epoch)
@@ -270,6 +270,30 @@ def test_a_stream_goes_on_after_any_batch(lengths, epoch):
         assert numbers(resumed) == whole[done:]
         # Only once: the next iteration begins at the beginning.
         assert numbers(resumed) == whole
+
+
+def test_a_state_is_that_of_its_epoch(lengths):
+    run = streamed(lengths)
+    first_epoch = numbers(run)
+    finished = run.state_dict()
+    run.set_epoch(1)
+    assert run.state_dict() == {**streamed(lengths).state_dict(), "epoch": 1}
+    second_epoch = numbers(run)
+    iterator = iter(run)
+    for _ in range(3):
+        next(iterator)
+    run.load_state_dict(run.state_dict())
+    assert run.state_dict()["num_batches"] == 3
+    assert numbers(run) == second_epoch[3:]
+    run.load_state_dict(finished)
+    assert run.state_dict() == finished
+    assert numbers(run) == []
+    assert run.state_dict() == finished
+    assert numbers(run) == first_epoch
+    # A state is not carried into another epoch.
+    run.load_state_dict(finished)
+    run.set_epoch(1)
+    assert numbers(run) == second_epoch
 
 
 def test_a_resumed_stream_can_stop_again(lengths):

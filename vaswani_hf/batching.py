@@ -235,17 +235,16 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         self._window_batches = window_batches
         self._epoch = 0
         self._beginning = {"window": 0, "first_batch": 0, "num_batches": 0, "pairs": pairs.state_dict()}
-        self._start = self._beginning
-        # The state at the beginning of the window.
-        self._mark = self._beginning
-        self._num_batches = 0
+        self._go_to(self._beginning)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the permutations of an epoch.
+        """Chooses the permutations of an epoch; another epoch than the current one begins at its beginning.
 
         Args:
             epoch: The number of the epoch.
         """
+        if epoch != self._epoch:
+            self._go_to(self._beginning)
         self._epoch = epoch
         self._pairs.set_epoch(epoch)
 
@@ -273,13 +272,18 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             state: From `state_dict`.
         """
         self.set_epoch(state["epoch"])
-        self._start = state
+        self._go_to(state)
+
+    def _go_to(self, state: dict[str, Any]) -> None:
+        # Where the next iteration starts, where its current window began, and how many batches it has handed out.
+        self._start = self._mark = state
+        self._num_batches = state["num_batches"]
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        start, self._start = self._start, self._beginning
+        start = self._start
+        self._go_to(start)
+        self._start = self._beginning
         self._pairs.load_state_dict(start["pairs"])
-        self._mark = start
-        self._num_batches = start["num_batches"]
         examples = iter(self._pairs)
         position = start["first_batch"]
         for window in itertools.count(start["window"]):

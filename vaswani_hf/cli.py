@@ -144,6 +144,7 @@ def main(argv: list[str] | None = None) -> int:
     if rest and arguments.command != "train":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
+        _without_bars_for_moments()
         if arguments.command == "train":
             _train(arguments, rest)
         else:
@@ -160,15 +161,24 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _without_bars_for_moments() -> None:
+    """Leave the bars of data preparation; those of loading and saving small models say nothing."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
 def _report(error: Exception) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, (ValueError, OSError)):
+    interrupted = type(error).__name__ == "InterruptedRunError"
+    # What we raise is a sentence; what others raise may need its name to be understood.
+    if not isinstance(error, (ValueError, OSError)) and not interrupted:
         message = f"{type(error).__name__}: {message}"
     print(f"vaswani: {message}", file=sys.stderr)
-    return 130 if type(error).__name__ == "InterruptedRunError" else 1
+    return 130 if interrupted else 1
 
 
 if __name__ == "__main__":

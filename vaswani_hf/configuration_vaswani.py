@@ -206,6 +206,8 @@ class VaswaniConfig(PreTrainedConfig):
         rule = _RULES.get(self.attribute_map.get(name, name))
         if rule is not None and not rule[0](value):
             raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
+        if name == "decoder_vocab_size" and value is None:
+            value = self.vocab_size
         # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
         if name == "vocab_size" and self.share_encoder_decoder_embeddings and self.decoder_vocab_size is not None:
             super().__setattr__("decoder_vocab_size", value)
@@ -216,7 +218,6 @@ class VaswaniConfig(PreTrainedConfig):
         for alias, field in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, field, kwargs.pop(alias))
-        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
         if self.encoder_attention_heads == self.decoder_attention_heads:
             self._fill_head_widths()
         super().__post_init__(**kwargs)
@@ -258,7 +259,7 @@ class VaswaniConfig(PreTrainedConfig):
         ids = [("eos_token_id", i) for i in eos]
         ids += [(name, getattr(self, name)) for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id")]
         for name, token_id in ids:
-            if token_id is not None and token_id >= self.decoder_vocab_size:
+            if token_id is not None and token_id >= self.decoder_vocab_size:  # type: ignore[operator]
                 raise ValueError(
                     f"`{name}` must be smaller than the target vocabulary of {self.decoder_vocab_size} classes, "
                     f"but is {token_id}."

@@ -52,7 +52,9 @@ def load_split(recipe: Recipe, split: str) -> Dataset | IterableDataset | None:
     data = recipe.data
     if data.corpus == "numbers":
         size = data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT
-        return Dataset.from_list(number_pairs(size, recipe.seed, split))
+        return load_pairs(
+            PairSource(dataset=number_pairs(size, recipe.seed, split), streaming=data.streaming and split == "train")
+        )
     languages = {"source_language": data.source_language, "target_language": data.target_language}
     streaming = data.streaming and split == "train"
     source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")

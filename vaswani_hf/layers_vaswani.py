@@ -5,6 +5,7 @@ B batch, S source length, T target length, H heads, D model width, K key width p
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -100,11 +101,10 @@ def positions_of(
         torch.Tensor: [B or 1, T] int64; 0 for padding before the first token.
     """
     length = states.shape[1]
-    dims = attention_mask.dim() if isinstance(attention_mask, torch.Tensor) else 0
-    if dims == 2:
-        return ((attention_mask != 0).long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
-    if dims == 4 and is_causal:
-        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.bool().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
+    if isinstance(attention_mask, torch.Tensor) and is_causal:
+        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask.eq(0)
         return (visible[:, 0].sum(dim=-1) - 1).clamp(min=0)
     return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
 
@@ -145,7 +145,7 @@ def eager_attention_forward(
 class VaswaniAttention(nn.Module):
     """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
 
-    def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int | None = None, is_causal: bool = False):
+    def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -208,17 +208,17 @@ class VaswaniAttention(nn.Module):
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys [B, H, S, K] and values [B, H, S, d_v]: from the cache, from these states, or both."""
-        is_cross_attention = key_value_states is not None
-        cache = past_key_values
+        # A cache that is no pair holds the decoder's own keys and values only.
+        cache = past_key_values if key_value_states is None else None
         if isinstance(past_key_values, EncoderDecoderCache):
-            if is_cross_attention and past_key_values.is_updated.get(self.layer_idx):
-                layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-                return layer.keys, layer.values
             cache = past_key_values.self_attention_cache
-            if is_cross_attention:
+            if key_value_states is not None:
                 cache = past_key_values.cross_attention_cache
+                if past_key_values.is_updated.get(self.layer_idx):
+                    layer: Any = cache.layers[self.layer_idx]
+                    return layer.keys, layer.values
                 past_key_values.is_updated[self.layer_idx] = True
-        states = key_value_states if key_value_states is not None else hidden_states
+        states = hidden_states if key_value_states is None else key_value_states
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
         if cache is not None:

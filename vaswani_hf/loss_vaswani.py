@@ -76,8 +76,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         """
         with_gradients = any(ctx.needs_input_grad[:2])
         total = states.new_zeros((), dtype=torch.float32)
-        grad_states = torch.zeros_like(states, dtype=torch.float32) if with_gradients else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if with_gradients else None
+        if with_gradients:
+            grad_states = torch.zeros_like(states, dtype=torch.float32)
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         matrix = weight.to(dtype)
         rows = max(1, LOGITS_PER_CHUNK // weight.shape[0])
         for start in range(0, len(labels), rows):

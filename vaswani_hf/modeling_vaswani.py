@@ -8,6 +8,9 @@ Differs from the paper: the padding class takes no part in probabilities because
 Differs from the paper: the options of `VaswaniConfig` that say so; all are off by default.
 """
 
+# transformers types caches, masks and sub-modules more widely than they come here.
+# mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
+
 import torch
 from torch import nn
 from transformers import initialization as init

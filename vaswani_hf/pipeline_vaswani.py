@@ -75,7 +75,8 @@ class TranslationPipeline(Pipeline):
             model: An encoder-decoder model.
             tokenizer: Of the source language; of both, where the vocabulary is joint.
             target_tokenizer: Of the target language. By default the one in the subfolder `target_tokenizer` beside
-                `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for every other model.
+                `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for every other model. To be
+                given with a `revision` or `token` of the user's, which `transformers.pipeline` does not pass on.
             task: "translation", or "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`.
             local_files_only: Whether to look for the target tokenizer in the cache only.
             **kwargs: What every pipeline takes, such as `device` and `batch_size`, and defaults for calls.
@@ -277,7 +278,7 @@ def _load_target_tokenizer(
         return PreTrainedTokenizerFast.from_pretrained(
             tokenizer.name_or_path,
             subfolder=TARGET_FOLDER,
-            # Where transformers keeps it: not in every version.
+            # The model's commit, where transformers keeps it: its newer versions do not.
             revision=getattr(model.config, "_commit_hash", None) or "main",
             local_files_only=local_files_only,
         )

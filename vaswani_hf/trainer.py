@@ -97,6 +97,11 @@ class _EndlessStream(torch.utils.data.IterableDataset):
             self.epoch += 1
 
 
+def _own_generator() -> torch.Generator:
+    # A loader draws a number when it begins; from PyTorch's generator that would change the dropout of what follows.
+    return torch.Generator()
+
+
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the paper's schedule, and evaluation per token and by BLEU.
 
@@ -138,8 +143,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         dropout = tuple(BpeDropout(tokenizer, rate) for tokenizer in tokenizers) if rate else None
         options: dict[str, Any] = {
             "collate_fn": PairCollator(tokenizers[0].pad_token_id, bpe_dropout=dropout, seed=self.recipe.seed),
-            # A generator of its own: drawing from PyTorch's would make a resumed run's dropout another one.
-            "generator": torch.Generator(),
+            "generator": _own_generator(),
             "pin_memory": torch.cuda.is_available(),
         }
         if isinstance(self.train_batches, _EndlessStream):
@@ -220,7 +224,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             process_index=self.args.process_index,
         )
         collator = PairCollator(self.corpus.source_tokenizer.pad_token_id)
-        return DataLoader(self.corpus.validation, batch_sampler=sampler, collate_fn=collator)
+        return DataLoader(
+            self.corpus.validation, batch_sampler=sampler, collate_fn=collator, generator=_own_generator()
+        )
 
     def _validation_scores(self) -> dict[str, float]:
         evaluation, pairs = self.recipe.evaluation, self.corpus.validation_text

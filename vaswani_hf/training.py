@@ -69,7 +69,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
     Raises:
         InterruptedRunError: If a signal ended the training early.
     """
-    state, folder = PartialState(), Path(recipe.output_dir)
+    # Without the word, transformers starts no process group where there is no accelerator.
+    state, folder = PartialState(cpu=not torch.accelerator.is_available()), Path(recipe.output_dir)
     checkpoint = find_checkpoint(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     with state.main_process_first():
@@ -263,7 +264,9 @@ def training_arguments(recipe: Recipe, max_steps: int) -> Seq2SeqTrainingArgumen
         # The batches begin where the checkpoint ended; nothing is replayed.
         ignore_data_skip=True,
         remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
         disable_tqdm=True,
+        use_cpu=not torch.accelerator.is_available(),
     )
 
 
