@@ -381,12 +381,10 @@ def prepared():
     return pairs, tokenizer
 
 
-def dropout_collator(tokenizer, rates, *, seed: int = 1, epoch: int = 0) -> PairCollator:
+def dropout_collator(tokenizer, rates, *, seed: int = 1) -> PairCollator:
     source_rate, target_rate = rates
     dropouts = (BpeDropout(tokenizer, source_rate), BpeDropout(tokenizer, target_rate))
-    collator = PairCollator(tokenizer.pad_token_id, bpe_dropout=dropouts, seed=seed)
-    collator.set_epoch(epoch)
-    return collator
+    return PairCollator(tokenizer.pad_token_id, bpe_dropout=dropouts, seed=seed)
 
 
 def ids_of(batch: dict[str, torch.Tensor], row: int) -> tuple[list[int], list[int]]:
@@ -396,7 +394,7 @@ def ids_of(batch: dict[str, torch.Tensor], row: int) -> tuple[list[int], list[in
 
 def test_dropout_is_that_of_seed_epoch_and_pair(prepared):
     pairs, tokenizer = prepared
-    rows = [pairs[number] for number in (3, 40, 7)]
+    rows = [{**pairs[number], "epoch": 2} for number in (3, 40, 7)]
     collator = dropout_collator(tokenizer, (0.5, 0.5))
     batch = collator(rows)
     for number, row in enumerate(rows):
@@ -405,15 +403,15 @@ def test_dropout_is_that_of_seed_epoch_and_pair(prepared):
         assert tokenizer.decode(source, skip_special_tokens=True) == row["source"]
         assert tokenizer.decode(target, skip_special_tokens=True) == row["target"]
     assert ids_of(dropout_collator(tokenizer, (0.5, 0.5))(rows), 0) == ids_of(batch, 0)
-    for changes in ({"seed": 2}, {"epoch": 1}):
-        assert ids_of(dropout_collator(tokenizer, (0.5, 0.5), **changes)(rows), 0) != ids_of(batch, 0)
+    assert ids_of(dropout_collator(tokenizer, (0.5, 0.5), seed=2)(rows), 0) != ids_of(batch, 0)
+    assert ids_of(collator([{**rows[0], "epoch": 3}]), 0) != ids_of(batch, 0)
     twins = collator([{**rows[0], "index": index} for index in range(2)])
     assert ids_of(twins, 0) != ids_of(twins, 1)
 
 
 def test_each_side_has_its_own_dropout(prepared):
     pairs, tokenizer = prepared
-    batch = dropout_collator(tokenizer, (0.0, 1.0))([pairs[0]])
+    batch = dropout_collator(tokenizer, (0.0, 1.0))([{**pairs[0], "epoch": 0}])
     source, target = ids_of(batch, 0)
     assert source == pairs[0]["input_ids"]
     assert len(target) == len(pairs[0]["target"].encode()) + 2
@@ -423,7 +421,8 @@ def test_each_side_has_its_own_dropout(prepared):
 def test_through_a_loader(prepared, num_workers):
     pairs, tokenizer = prepared
     batches = TokenBudgetSampler(*pair_lengths(pairs), 60, 60, seed=1)
-    collator = dropout_collator(tokenizer, (0.3, 0.3), epoch=4)
+    pairs = pairs.add_column("epoch", [4] * len(pairs))
+    collator = dropout_collator(tokenizer, (0.3, 0.3))
     loaded = list(DataLoader(pairs, batch_sampler=batches, collate_fn=collator, num_workers=num_workers))
     expected = [collator([pairs[row] for row in batch]) for batch in batches]
     assert len(loaded) == len(batches) > 3
@@ -436,7 +435,9 @@ def test_through_a_loader(prepared, num_workers):
 def test_a_stream_through_a_loader(prepared):
     pairs, tokenizer = prepared
     batches = StreamedBatches(pairs.to_iterable_dataset(), 60, 60, seed=1)
-    collator = PairCollator(tokenizer.pad_token_id)
+    batches.set_epoch(3)
+    collator = dropout_collator(tokenizer, (0.3, 0.3))
+    assert {pair["epoch"] for batch in batches for pair in batch} == {3}
     loaded = list(DataLoader(batches, batch_size=None, collate_fn=collator))
     assert [batch["labels"].tolist() for batch in loaded] == [collator(batch)["labels"].tolist() for batch in batches]
     assert sum(len(batch["labels"]) for batch in loaded) == 60

@@ -420,6 +420,8 @@ def test_parameters_of_table_3(fields, millions):
     assert count_parameters(vocab_size=40_800, **fields) / 1e6 == pytest.approx(millions, abs=0.7)
 
 
+# Newer versions of transformers deprecate the older name.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize("api", ["gradient_checkpointing_enable", "activation_checkpointing_enable"])
 def test_gradient_checkpointing_changes_no_gradient(tiny_model, norm_position, api):

@@ -201,7 +201,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     The stream is read window by window. A window is sorted and cut like a whole corpus by `TokenBudgetSampler`, and its
     batches are permuted. Every process reads the whole stream and takes its share of each window; for training, the
     largest batches are halved until the shares are equal, so that no pair is lost, except in a window of fewer pairs
-    than processes. Goes into `DataLoader(batches, batch_size=None, collate_fn=collator)`, without workers where the
+    than processes. Each pair is given the number of its `epoch`. Goes into `DataLoader(batches, batch_size=None, collate_fn=collator)`, without workers where the
     state is needed, because it is the state of the process that reads.
     """
 
@@ -304,7 +304,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         filled = 0.0
         source_tokens, target_tokens = self._budgets
         for example in examples:
-            pairs.append(example)
+            pairs.append({**example, "epoch": self._epoch})
             filled += max(example["source_length"] / source_tokens, example["target_length"] / target_tokens)
             if filled >= self._window_batches:
                 break
@@ -333,8 +333,9 @@ class PairCollator:
     """Pads the pairs of a batch into tensors, with BPE-dropout if there is any.
 
     BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch and index of the pair, so that a
-    resumed run sees the same batches and the number of workers does not matter. It lengthens sentences: budgets count
-    the tokens before dropout.
+    resumed run sees the same batches and the number of workers does not matter. The epoch comes with each pair because
+    a loader that reads ahead may be in another one than the training. Dropout lengthens sentences: budgets count the
+    tokens before it.
     """
 
     def __init__(self, pad_token_id: int, *, bpe_dropout: tuple[BpeDropout, BpeDropout] | None = None, seed: int = 0):
@@ -343,26 +344,17 @@ class PairCollator:
         Args:
             pad_token_id: What fills `input_ids`, the pad token of the source tokenizer.
             bpe_dropout: The dropout of the source and of the target side, for pairs prepared with `keep_text`.
-            seed: What decides the dropout, together with the epoch and the pair.
+            seed: What decides the dropout, together with epoch and index of the pair.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
         self._seed = seed
-        self._epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the dropout of an epoch, before the workers of a loader start.
-
-        Args:
-            epoch: The number of the epoch.
-        """
-        self._epoch = epoch
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch that the model takes.
 
         Args:
-            examples: [B] prepared pairs.
+            examples: [B] prepared pairs; for BPE-dropout with text and `index`, and with the number of the `epoch`.
 
         Returns:
             `input_ids` and `attention_mask`, [B, S] int64, and `labels`, [B, T] int64 with -100 for padding.
@@ -375,7 +367,7 @@ class PairCollator:
     def _encode(self, example: dict[str, Any]) -> tuple[Sequence[int], Sequence[int]]:
         if self._bpe_dropout is None:
             return example["input_ids"], example["labels"]
-        rng = Random(f"{self._seed} {self._epoch} {example['index']}")
+        rng = Random(f"{self._seed} {example['epoch']} {example['index']}")
         source_dropout, target_dropout = self._bpe_dropout
         return source_dropout.encode(example["source"], rng), target_dropout.encode(example["target"], rng)
 

@@ -92,7 +92,8 @@ class _EndlessStream(torch.utils.data.IterableDataset):
             for batch in self.batches:
                 empty = False
                 yield batch
-            if empty:
+            # A run that was resumed at the very end of an epoch has nothing left of it.
+            if empty and not self.batches.state_dict()["num_batches"]:
                 raise ValueError("The stream of training pairs must hold a pair that survives cleaning, but has none.")
             self.epoch += 1
 

@@ -1,0 +1,358 @@
+"""Every field of the config is checked, stored, and read by the model; what is no field is refused."""
+
+import dataclasses
+import inspect
+import json
+import logging
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+
+PAD, EOS = 1, 2
+OWN_FIELDS = sorted(inspect.get_annotations(VaswaniConfig))
+
+
+def message_of(function, *args, **kwargs) -> str:
+    with pytest.raises(ValueError) as error:
+        function(*args, **kwargs)
+    return str(error.value)
+
+
+def test_the_default_is_the_papers_base_model():
+    config = VaswaniConfig()
+    sizes = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k", "d_v")
+    assert [getattr(config, name) for name in sizes] == [512, 6, 6, 2048, 2048, 64, 64]
+    assert (config.encoder_attention_heads, config.decoder_attention_heads) == (8, 8)
+    assert (config.vocab_size, config.decoder_vocab_size) == (37000, 37000)
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.1, 0.0, 0.0)
+    assert (config.activation_function, config.norm_position, config.attention_bias) == ("relu", "post", False)
+    assert (config.position_embedding, config.scale_embedding) == ("sinusoidal", True)
+    assert (config.share_encoder_decoder_embeddings, config.tie_word_embeddings) == (True, True)
+    # Names that the rest of transformers uses.
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (512, 6, 8)
+
+
+POSITIVE = "a positive integer"
+RATE = "a number from 0 up to, but not including, 1"
+# For every field values that are none, and what it must be.
+INVALID = {
+    "vocab_size": ([0, -3, 1.5, "8", True, None], POSITIVE),
+    "decoder_vocab_size": ([0, 2.0], "a positive integer or None"),
+    "d_model": ([0, "512"], POSITIVE),
+    "d_k": ([0, -1, 64.0], "a positive integer or None"),
+    "d_v": ([0, [64]], "a positive integer or None"),
+    "encoder_layers": ([0, -3], POSITIVE),
+    "decoder_layers": ([0, None], POSITIVE),
+    "encoder_attention_heads": ([0, 8.0], POSITIVE),
+    "decoder_attention_heads": ([-8], POSITIVE),
+    "encoder_ffn_dim": ([0], POSITIVE),
+    "decoder_ffn_dim": ([False], POSITIVE),
+    "max_position_embeddings": ([0], POSITIVE),
+    "dropout": ([1, -0.1, "0.1", float("nan"), None, True], RATE),
+    "attention_dropout": ([1.0], RATE),
+    "activation_dropout": ([-1], RATE),
+    "label_smoothing": ([1.0, "7e-4"], RATE),
+    "label_smoothing_form": (["t2t ", None], '"t2t" or "torch"'),
+    "norm_position": (["middle", True], '"post" or "pre"'),
+    "position_embedding": (["sinusoid"], '"sinusoidal" or "learned"'),
+    "activation_function": (["rellu", None], 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "layer_norm_eps": ([0, -1e-5, float("inf"), float("nan"), "1e-5"], "a positive number"),
+    "attention_bias": ([0, "False"], "True or False"),
+    "scale_embedding": ([1], "True or False"),
+    "share_encoder_decoder_embeddings": ([None], "True or False"),
+    "tie_word_embeddings": (["yes"], "True or False"),
+    "use_cache": ([1], "True or False"),
+    "is_encoder_decoder": ([False], "True: the model is an encoder and a decoder"),
+    "bos_token_id": ([-1, "<s>", 0.0], "a token id (an integer of 0 or more) or None"),
+    "pad_token_id": ([-1], "a token id (an integer of 0 or more) or None"),
+    "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of them or None"),
+    "decoder_start_token_id": ([True], "a token id (an integer of 0 or more) or None"),
+}
+
+
+def test_every_field_is_known_here():
+    assert sorted(INVALID) == OWN_FIELDS
+    documented = [line.split(" (")[0].strip() for line in VaswaniConfig.__doc__.splitlines() if " (" in line]
+    assert set(OWN_FIELDS) - set(documented) <= {"is_encoder_decoder"}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_each_field_is_checked_when_given_and_when_assigned(name):
+    values, must_be = INVALID[name]
+    config = VaswaniConfig()
+    before = getattr(config, name)
+    for value in values:
+        expected = f"`{name}` must be {must_be}, but is {value!r}."
+        assert message_of(VaswaniConfig, **{name: value}) == expected
+        assert message_of(setattr, config, name, value) == expected
+        assert message_of(VaswaniConfig.from_dict, {name: value}) == expected
+        assert getattr(config, name) == before
+
+
+def test_an_alias_is_checked_as_its_field():
+    assert VaswaniConfig(hidden_size=256).d_model == 256
+    assert message_of(VaswaniConfig, num_hidden_layers=-3) == "`encoder_layers` must be a positive integer, but is -3."
+
+
+COMBINATIONS = [
+    (
+        {"d_model": 500},
+        "`d_model` must be a multiple of `encoder_attention_heads` unless `d_k` and `d_v` are given, but 500 is no "
+        "multiple of 8.",
+    ),
+    (
+        {"decoder_attention_heads": 7, "d_k": 64},
+        "`d_model` must be a multiple of `decoder_attention_heads` unless `d_k` and `d_v` are given, but 512 is no "
+        "multiple of 7.",
+    ),
+    (
+        {"d_model": 511, "d_k": 64, "d_v": 64},
+        "`d_model` must be even for sinusoidal positions, but is 511; take an even width or "
+        '`position_embedding="learned"`.',
+    ),
+    (
+        {"decoder_vocab_size": 100},
+        "`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is 100 and not 37000; for "
+        "two vocabularies set `share_encoder_decoder_embeddings=False`.",
+    ),
+    (
+        {"vocab_size": 100, "eos_token_id": [2, 100]},
+        "`eos_token_id` must be smaller than the target vocabulary of 100 classes, but is 100.",
+    ),
+    (
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 9, "bos_token_id": 9},
+        "`bos_token_id` must be smaller than the target vocabulary of 9 classes, but is 9.",
+    ),
+    (
+        {"share_encoder_decoder_embeddings": False, "vocab_size": 9, "decoder_vocab_size": 99, "pad_token_id": 10},
+        "`pad_token_id` must be smaller than the source vocabulary of 9 classes, but is 10.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), COMBINATIONS, ids=[", ".join(fields) for fields, _ in COMBINATIONS])
+def test_fields_that_contradict_each_other(fields, message):
+    assert message_of(VaswaniConfig, **fields) == message
+    config = VaswaniConfig()
+    # Without these the widths of the defaults would stand for the model's.
+    config.d_k = config.d_v = None
+    for name, value in fields.items():
+        setattr(config, name, value)
+    assert message_of(VaswaniForSeq2SeqLM, config) == message
+
+
+def test_widths_follow_from_the_heads():
+    assert VaswaniConfig(d_model=256, encoder_attention_heads=4, decoder_attention_heads=4).d_k == 64
+    assert VaswaniConfig(d_model=511, d_k=3, d_v=5, position_embedding="learned").d_v == 5
+    different = VaswaniConfig(encoder_attention_heads=4)
+    assert different.d_k is None and different.d_v is None
+
+
+def test_two_vocabularies_by_default_of_one_size():
+    config = VaswaniConfig(vocab_size=99)
+    assert config.decoder_vocab_size == 99
+    config.vocab_size = 101
+    assert config.decoder_vocab_size == 101
+    config = VaswaniConfig(vocab_size=99, share_encoder_decoder_embeddings=False)
+    config.vocab_size = 101
+    assert config.decoder_vocab_size == 99
+    config.decoder_vocab_size = None
+    assert config.decoder_vocab_size == 101
+
+
+MISSPELLED = {
+    "encoder_layer": "encoder_layers",
+    "num_encoder_layers": "encoder_layers",
+    "dmodel": "d_model",
+    "label_smooth": "label_smoothing",
+    "norm_postion": "norm_position",
+    "vocabsize": "vocab_size",
+    "hiden_size": "hidden_size",
+}
+
+
+@pytest.mark.parametrize("name", MISSPELLED)
+def test_a_misspelled_field_is_refused(name):
+    message = f"`{name}` is no field of VaswaniConfig; the nearest field is `{MISSPELLED[name]}`."
+    assert message_of(VaswaniConfig, **{name: 1}) == message
+    assert message_of(VaswaniConfig.from_dict, {name: 1}) == message
+    assert message_of(VaswaniConfig.from_dict, {}, **{name: 1}) == message
+
+
+def test_a_misspelled_override_of_a_stored_config_is_refused(tmp_path):
+    VaswaniConfig().save_pretrained(tmp_path)
+    message = "`droput` is no field of VaswaniConfig; the nearest field is `dropout`."
+    assert message_of(VaswaniConfig.from_pretrained, tmp_path, droput=0.3) == message
+    assert VaswaniConfig.from_pretrained(tmp_path, dropout=0.3).dropout == 0.3
+    assert message_of(VaswaniConfig.from_pretrained, tmp_path, dropout=3) == f"`dropout` must be {RATE}, but is 3."
+
+
+def test_keys_that_transformers_stores_are_no_fields_and_pass():
+    stored = {
+        "architectures": ["VaswaniForSeq2SeqLM"],
+        "auto_map": {"AutoConfig": "configuration_vaswani.VaswaniConfig"},
+        "dtype": "bfloat16",
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "model_type": "vaswani",
+        "num_beams": 4,
+        "max_length": 200,
+        "torch_dtype": "float32",
+        "transformers_version": "5.17.0",
+        "task_specific_params": None,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "quantization_config": {"quant_method": "bitsandbytes"},
+        "_name_or_path": "somewhere",
+    }
+    assert VaswaniConfig(**stored).dtype == torch.bfloat16
+    assert VaswaniConfig.from_dict(stored).d_model == 512
+
+
+def test_a_stored_config_with_keys_of_other_versions_loads_with_a_warning(tmp_path, caplog):
+    config = VaswaniConfig(d_model=256, d_k=32, d_v=32)
+    # What a newer transformers, or another library, might add.
+    config.rope_thetta = 3
+    config.save_pretrained(tmp_path)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    logging.getLogger("vaswani_hf").addHandler(caplog.handler)
+    try:
+        loaded = VaswaniConfig.from_pretrained(tmp_path)
+    finally:
+        logger.removeHandler(caplog.handler)
+        logging.getLogger("vaswani_hf").removeHandler(caplog.handler)
+    assert loaded.d_model == 256
+    assert "`rope_thetta` is no field of VaswaniConfig; the nearest field is" in caplog.text
+
+
+ALL_CHANGED = {
+    "vocab_size": 50,
+    "decoder_vocab_size": 40,
+    "d_model": 24,
+    # What it would be by default.
+    "d_k": 6,
+    "d_v": 5,
+    "encoder_layers": 1,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 7,
+    "decoder_ffn_dim": 9,
+    "dropout": 0,
+    "attention_dropout": 0.3,
+    "activation_dropout": 0.2,
+    "activation_function": "gelu",
+    "norm_position": "pre",
+    "layer_norm_eps": 1e-6,
+    "position_embedding": "learned",
+    "max_position_embeddings": 33,
+    "scale_embedding": False,
+    "share_encoder_decoder_embeddings": False,
+    "tie_word_embeddings": False,
+    "attention_bias": True,
+    "label_smoothing": 0.1,
+    "label_smoothing_form": "torch",
+    "use_cache": False,
+    "is_encoder_decoder": True,
+    "bos_token_id": None,
+    "pad_token_id": 3,
+    "eos_token_id": [5, 6],
+    "decoder_start_token_id": 5,
+}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, ALL_CHANGED, {"d_k": 64, "d_v": 64}, {"d_model": 512, "encoder_attention_heads": 4}], ids=len
+)
+def test_a_config_survives_saving(tmp_path, fields):
+    config = VaswaniConfig(**fields)
+    config.save_pretrained(tmp_path)
+    for loaded in (VaswaniConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert type(loaded) is VaswaniConfig
+        assert {name: getattr(loaded, name) for name in OWN_FIELDS} == {
+            name: getattr(config, name) for name in OWN_FIELDS
+        }
+    # The widths stand in the file, so that no later default of the heads can change them.
+    if "encoder_attention_heads" not in fields:
+        assert json.loads((tmp_path / "config.json").read_text())["d_k"] == 64
+
+
+def test_all_fields_are_changed_in_the_test_above():
+    assert sorted(ALL_CHANGED) == OWN_FIELDS
+    defaults = {field.name: field.default for field in dataclasses.fields(VaswaniConfig)}
+    same = [name for name in OWN_FIELDS if ALL_CHANGED[name] == defaults[name]]
+    assert same == ["is_encoder_decoder"]
+
+
+# Per field another value, and the fields beside it that make it matter.
+CHANGES = {
+    "vocab_size": ({"vocab_size": 24}, {}),
+    "decoder_vocab_size": ({"decoder_vocab_size": 24}, {"share_encoder_decoder_embeddings": False}),
+    "d_model": ({"d_model": 18}, {}),
+    "d_k": ({"d_k": 4}, {}),
+    "d_v": ({"d_v": 4}, {}),
+    "encoder_layers": ({"encoder_layers": 1}, {}),
+    "decoder_layers": ({"decoder_layers": 1}, {}),
+    "encoder_attention_heads": ({"encoder_attention_heads": 4}, {"d_k": 8, "d_v": 8}),
+    "decoder_attention_heads": ({"decoder_attention_heads": 4}, {"d_k": 8, "d_v": 8}),
+    "encoder_ffn_dim": ({"encoder_ffn_dim": 21}, {}),
+    "decoder_ffn_dim": ({"decoder_ffn_dim": 21}, {}),
+    "dropout": ({"dropout": 0.5}, {}),
+    "attention_dropout": ({"attention_dropout": 0.5}, {}),
+    "activation_dropout": ({"activation_dropout": 0.5}, {}),
+    "activation_function": ({"activation_function": "gelu"}, {}),
+    "norm_position": ({"norm_position": "pre"}, {}),
+    "layer_norm_eps": ({"layer_norm_eps": 0.1}, {}),
+    "position_embedding": ({"position_embedding": "learned"}, {}),
+    "max_position_embeddings": ({"max_position_embeddings": 20}, {"position_embedding": "learned"}),
+    "scale_embedding": ({"scale_embedding": False}, {}),
+    "share_encoder_decoder_embeddings": ({"share_encoder_decoder_embeddings": False}, {}),
+    "tie_word_embeddings": ({"tie_word_embeddings": False}, {}),
+    "attention_bias": ({"attention_bias": True}, {}),
+    "label_smoothing": ({"label_smoothing": 0.1}, {}),
+    "label_smoothing_form": ({"label_smoothing_form": "torch"}, {"label_smoothing": 0.1}),
+    "use_cache": ({"use_cache": False}, {}),
+    "bos_token_id": ({"bos_token_id": 7}, {}),
+    "pad_token_id": ({"pad_token_id": 9}, {}),
+    "eos_token_id": ({"eos_token_id": list(range(2, 23))}, {}),
+    "decoder_start_token_id": ({"decoder_start_token_id": 7}, {}),
+}
+
+
+def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
+    """What a user sees of a model: its shapes, logits, losses, cache and translations."""
+    source = torch.tensor([[5, 9, 4, 7, EOS], [8, 3, EOS, PAD, PAD]])
+    labels = torch.tensor([[6, 8, 3, EOS], [7, EOS, -100, -100]])
+    outputs = model(input_ids=source, decoder_input_ids=torch.tensor([[0, 6, 8], [0, 7, 3]]))
+    torch.manual_seed(1)
+    return {
+        "shapes": {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()},
+        "numbers": sum(parameter.numel() for parameter in model.parameters()),
+        "logits": outputs.logits.tolist(),
+        "cache": outputs.past_key_values is None,
+        "loss": model(input_ids=source, labels=labels).loss.item(),
+        "training loss": model.train()(input_ids=source, labels=labels).loss.item(),
+        "translations": model.eval().generate(source, max_new_tokens=12).tolist(),
+        # Without a source: from the start token alone.
+        "unconditional": model.generate(max_new_tokens=3).tolist(),
+    }
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_field_is_read_by_the_model(tiny_model, name):
+    change, beside = CHANGES[name]
+    before = fingerprint(tiny_model(**beside))
+    assert before == fingerprint(tiny_model(**beside))
+    assert before != fingerprint(tiny_model(**beside | change))
+
+
+def test_no_field_is_left_out_of_the_test_above():
+    assert set(OWN_FIELDS) - set(CHANGES) == {"is_encoder_decoder"}
+
+
+def test_the_auto_classes_know_the_model(tiny_model, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    assert type(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)) is VaswaniForSeq2SeqLM

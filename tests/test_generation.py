@@ -1,0 +1,276 @@
+"""Decoding: padding, masks and caches change nothing, the searches agree with enumeration, padding is never produced."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from reference import Reference
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+
+PAD, EOS = 1, 2
+SOURCES = [[5, 9, 4, 7, 13, EOS], [4, EOS], [8, 3, 8, EOS]]
+PREFIXES = [[0, 5], [0, 6, 8, 3], [0]]
+NUM_NEW_TOKENS = 5
+
+VARIANTS = {
+    "paper": {},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 16},
+    "pre-norm": {"norm_position": "pre", "d_k": 5, "d_v": 3},
+    "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19},
+}
+CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
+MASKS = {"inferred": None, "int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
+
+variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def pad(rows: list[list[int]], side: str, value: int = PAD) -> torch.Tensor:
+    length = max(map(len, rows))
+    fill = [[value] * (length - len(row)) for row in rows]
+    return torch.tensor([f + row if side == "left" else row + f for f, row in zip(fill, rows, strict=True)])
+
+
+def generate(model, **kwargs):
+    return model.generate(
+        max_new_tokens=NUM_NEW_TOKENS, output_logits=True, return_dict_in_generate=True, do_sample=False, **kwargs
+    )
+
+
+def alone(model, source: list[int], prefix: list[int], **kwargs):
+    """One row without padding, mask and cache."""
+    decoder_input_ids = torch.tensor([prefix])
+    return generate(
+        model, input_ids=torch.tensor([source]), decoder_input_ids=decoder_input_ids, use_cache=False, **kwargs
+    )
+
+
+@variants
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, mask):
+    model = tiny_model(**fields)
+    batch = {"input_ids": pad(SOURCES, side), "decoder_input_ids": pad(PREFIXES, "left")}
+    if MASKS[mask] is not None:
+        batch["attention_mask"] = (batch["input_ids"] != PAD).to(MASKS[mask])
+        batch["decoder_attention_mask"] = (batch["decoder_input_ids"] != PAD).to(MASKS[mask])
+    together = generate(model, **batch, min_new_tokens=NUM_NEW_TOKENS, **CACHES[cache])
+    for row, (source, prefix) in enumerate(zip(SOURCES, PREFIXES, strict=True)):
+        single = alone(model, source, prefix, min_new_tokens=NUM_NEW_TOKENS)
+        assert together.sequences[row, -NUM_NEW_TOKENS:].tolist() == single.sequences[0, -NUM_NEW_TOKENS:].tolist()
+        close(torch.stack(together.logits)[:, row], torch.stack(single.logits)[:, 0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_padded_batch_of_beams_equals_each_row_alone(tiny_model, side, cache):
+    model = tiny_model()
+    search = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.6, "output_scores": True}
+    batch = {"input_ids": pad(SOURCES, side), "decoder_input_ids": pad(PREFIXES, "left")}
+    together = generate(model, **batch, **search, **CACHES[cache])
+    for row, (source, prefix) in enumerate(zip(SOURCES, PREFIXES, strict=True)):
+        single = alone(model, source, prefix, **search)
+        for beam in range(2):
+            hypothesis = together.sequences[2 * row + beam, 4:].tolist()
+            expected = single.sequences[beam, len(prefix) :].tolist()
+            padding = [PAD] * (len(hypothesis) - len(expected))
+            assert hypothesis == expected + padding
+
+
+@variants
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+@pytest.mark.parametrize("lengths", [[1] * 6, [3, 1, 2]], ids=str)
+def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengths):
+    model = tiny_model(**fields)
+    target = torch.tensor([[0, 6, 8, 3, 5, 7], [1, 1, 0, 4, 4, 9]])
+    batch = {"input_ids": pad(SOURCES[:2], "right"), "attention_mask": (pad(SOURCES[:2], "right") != PAD).long()}
+    mask = (target != PAD).long()
+    expected = model(**batch, decoder_input_ids=target, decoder_attention_mask=mask).logits
+    sizes = ({}, {}) if cache_class is DynamicCache else ({"max_cache_len": 6}, {"max_cache_len": 6})
+    cache = EncoderDecoderCache(*(cache_class(config=model.config, **size) for size in sizes))
+    start = 0
+    for length in lengths:
+        stop = start + length
+        outputs = model(
+            **batch,
+            decoder_input_ids=target[:, start:stop],
+            decoder_attention_mask=mask[:, :stop],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        kept = mask[:, start:stop].bool()
+        close(outputs.logits[kept], expected[:, start:stop][kept])
+        start = stop
+
+
+def test_a_static_decoding_step_compiles_into_one_graph(tiny_model):
+    model = tiny_model()
+    target = torch.tensor([[0, 6, 8, 3]])
+    with torch.no_grad():
+        states = model.get_encoder()(torch.tensor([SOURCES[0]]))
+        expected = model(encoder_outputs=states, decoder_input_ids=target).logits
+        cache = EncoderDecoderCache(*(StaticCache(config=model.config, max_cache_len=6) for _ in range(2)))
+        step = torch.compile(model, fullgraph=True, backend="aot_eager")
+        for position in range(4):
+            ids = target[:, position : position + 1]
+            logits = step(encoder_outputs=states, decoder_input_ids=ids, past_key_values=cache, use_cache=True).logits
+            close(logits[:, 0], expected[:, position])
+
+
+@variants
+def test_greedy_search_equals_the_reference(tiny_model, fields):
+    model = tiny_model(**fields)
+    reference = Reference(model.state_dict(), model.config)
+    ended = model.generate(pad(SOURCES, "right"), max_new_tokens=8, do_sample=False)
+    for row, source in enumerate(SOURCES):
+        expected = reference.greedy(source, 0, EOS, max_new_tokens=8, excluded_class=PAD)
+        assert ended[row, 1 : 1 + len(expected)].tolist() == expected
+        assert set(ended[row, 1 + len(expected) :].tolist()) <= {PAD}
+
+
+def test_beam_search_over_all_sequences_finds_the_best(tiny_model):
+    model = tiny_model(vocab_size=6)
+    reference = Reference(model.state_dict(), model.config)
+    source = [5, 3, EOS]
+    scores = {}
+    for tokens in itertools.product([0, 3, 4, 5, EOS], repeat=3):
+        hypothesis = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+        log_probs = reference.log_probs(source, [0, *hypothesis[:-1]], excluded_class=PAD)
+        scores[hypothesis] = sum(row[token].item() for row, token in zip(log_probs, hypothesis, strict=True))
+    best = sorted(scores, key=scores.get, reverse=True)[:4]
+    outputs = model.generate(
+        torch.tensor([source]),
+        max_new_tokens=3,
+        num_beams=30,
+        num_return_sequences=4,
+        length_penalty=0.0,
+        early_stopping="never",
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    found = [tuple(token for token in sequence[1:].tolist() if token != PAD) for sequence in outputs.sequences]
+    assert found == best
+    close(outputs.sequences_scores, torch.tensor([scores[hypothesis] for hypothesis in best]))
+
+
+def test_one_beam_is_greedy_search(tiny_model):
+    model = tiny_model()
+    source = pad(SOURCES, "right")
+    greedy = generate(model, input_ids=source).sequences
+
+    def keep_the_best(_, scores):
+        return scores.masked_fill(scores < scores.amax(dim=-1, keepdim=True), -1e9)
+
+    # transformers takes another path for one beam; two of which only one can go on are one in the path of beam search.
+    beams = generate(model, input_ids=source, num_beams=2, logits_processor=[keep_the_best], length_penalty=0.0)
+    assert torch.equal(beams.sequences, greedy[:, : beams.sequences.shape[1]])
+    assert torch.all(greedy[:, beams.sequences.shape[1] :] == PAD)
+
+
+def test_eager_attention_generates_what_sdpa_does(tiny_model):
+    model = tiny_model()
+    sequences = {}
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        sequences[implementation] = generate(model, input_ids=pad(SOURCES, "left"), num_beams=2).sequences
+    assert torch.equal(sequences["eager"], sequences["sdpa"])
+
+
+def model_in_love_with_padding(tiny_model, **fields):
+    """A model whose logit of the padding class would be by far the greatest, everywhere."""
+    model = tiny_model(norm_position="pre", tie_word_embeddings=False, **fields)
+    with torch.no_grad():
+        model.get_decoder().layer_norm.weight.zero_()
+        model.get_decoder().layer_norm.bias.fill_(1.0)
+        model.lm_head.weight[PAD] = 100.0
+    return model
+
+
+SEARCHES = [{}, {"num_beams": 4}, {"do_sample": True}, {"num_beams": 2, "do_sample": True}]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_padding_is_never_generated(tiny_model, search):
+    model = model_in_love_with_padding(tiny_model, eos_token_id=None)
+    torch.manual_seed(0)
+    assert PAD not in model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
+    # That it would be, were it not excluded:
+    model.config.pad_token_id = None
+    sequences = model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
+    assert torch.all(sequences[:, 1:] == PAD)
+
+
+def test_padding_has_no_probability(tiny_model):
+    model = model_in_love_with_padding(tiny_model)
+    source, target = torch.tensor([SOURCES[0]]), torch.tensor([[0, 6, 8, 3]])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        logits = copy.deepcopy(model).to(dtype)(input_ids=source, decoder_input_ids=target).logits
+        assert logits.isfinite().all()
+        assert torch.all(logits.softmax(dim=-1)[..., PAD] == 0)
+    # A loss made outside from the logits of training, smoothed over all classes, must stay finite and moderate.
+    assert torch.all(model.train()(input_ids=source, decoder_input_ids=target).logits[..., PAD] > 0)
+
+
+SHARED_IDS = {
+    "start is the end": {"decoder_start_token_id": EOS},
+    "start is padding": {"decoder_start_token_id": PAD},
+    "padding is the end": {"pad_token_id": EOS, "decoder_start_token_id": 0},
+    "padding is one of the ends": {"pad_token_id": EOS, "eos_token_id": [EOS, 20], "decoder_start_token_id": 0},
+    "one id for all": {"pad_token_id": EOS, "decoder_start_token_id": EOS, "bos_token_id": EOS},
+}
+
+
+@pytest.mark.parametrize("fields", SHARED_IDS.values(), ids=SHARED_IDS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_special_tokens_may_share_an_id(tiny_model, fields, side):
+    model = tiny_model(**fields)
+    config = model.config
+    source = pad(SOURCES, side, config.pad_token_id)
+    together = generate(model, input_ids=source, min_new_tokens=NUM_NEW_TOKENS)
+    # Wherever padding has the id of the end, the end is a class all the same.
+    for row, tokens in enumerate(SOURCES):
+        single = alone(model, tokens, [config.decoder_start_token_id], min_new_tokens=NUM_NEW_TOKENS)
+        assert together.sequences[row].tolist() == single.sequences[0].tolist()
+        close(torch.stack(together.logits)[:, row], torch.stack(single.logits)[:, 0])
+    assert torch.all(torch.stack(together.logits)[..., EOS] > -100)
+
+
+def test_the_first_end_counts_where_padding_has_its_id(tiny_model):
+    model = tiny_model(pad_token_id=EOS)
+    labels = torch.tensor([[6, 8, EOS, EOS, EOS], [6, 8, 3, 9, EOS]])
+    source = torch.tensor([SOURCES[0], SOURCES[0]])
+    first = torch.tensor([[6, 8, EOS, -100, -100], [6, 8, 3, 9, EOS]])
+    close(model(input_ids=source, labels=labels).loss, model(input_ids=source, labels=first).loss)
+
+
+def test_generation_continues_from_a_cache(tiny_model):
+    model = tiny_model()
+    source = pad(SOURCES, "right")
+    tokens = {"min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
+    full = model.generate(source, max_new_tokens=6, **tokens)
+    part = model.generate(source, max_new_tokens=4, **tokens | {"min_new_tokens": 4})
+    rest = model.generate(
+        source,
+        decoder_input_ids=part.sequences,
+        decoder_attention_mask=torch.ones_like(part.sequences),
+        past_key_values=part.past_key_values,
+        max_new_tokens=2,
+        **tokens | {"min_new_tokens": 2},
+    )
+    assert torch.equal(rest.sequences, full.sequences)
+
+
+def test_assisted_and_sampled_generation(tiny_model):
+    model = tiny_model()
+    source = torch.tensor([SOURCES[0]])
+    greedy = generate(model, input_ids=source).sequences
+    assert torch.equal(generate(model, input_ids=source, assistant_model=tiny_model(d_k=3)).sequences, greedy)
+    assert torch.equal(generate(model, input_ids=source, prompt_lookup_num_tokens=2).sequences, greedy)
+    torch.manual_seed(0)
+    sampled = model.generate(source, do_sample=True, num_return_sequences=8, max_new_tokens=6)
+    assert len({tuple(sequence.tolist()) for sequence in sampled}) > 1
