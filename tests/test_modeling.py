@@ -8,10 +8,12 @@ import torch
 from reference import Reference, sinusoid
 from safetensors.torch import load_file
 from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicCache
+from transformers.masking_utils import eager_mask
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM, VaswaniModel
-from vaswani_hf.layers_vaswani import sinusoids
+from vaswani_hf.layers_vaswani import eager_attention_forward, sinusoids
 
 PAD, EOS = 1, 2
 # Source ids and labels; of different lengths, so that the batch of them is padded.
@@ -67,7 +69,7 @@ def test_logits_and_attention_equal_the_reference(tiny_model, fields):
     for row, (source_ids, labels) in enumerate(PAIRS):
         expected = reference.log_probs(source_ids, [0, *labels[:-1]], excluded_class=PAD)
         log_probs = outputs.logits[row, : len(labels)].log_softmax(dim=-1)
-        assert torch.all(log_probs[:, PAD] < -1000)
+        assert torch.all(log_probs[:, PAD] < -900)
         log_probs[:, PAD] = -math.inf
         close(log_probs, expected)
         for stack, attention, maps in (
@@ -138,6 +140,23 @@ def test_sdpa_equals_eager(tiny_model, fields):
         model.set_attn_implementation(implementation)
         logits[implementation] = model(**batch_of()).logits
     close(logits["sdpa"], logits["eager"])
+
+
+@pytest.mark.parametrize("fields", [VARIANTS["widths"], VARIANTS["wide values"]], ids=["narrow values", "wide values"])
+def test_flash_kernels_get_heads_of_one_width(tiny_model, fields):
+    widths = []
+
+    def one_width(module, query, key, value, *args, **kwargs):
+        widths.append({query.shape[-1], key.shape[-1], value.shape[-1]})
+        return eager_attention_forward(module, query, key, value, *args, **kwargs)
+
+    AttentionInterface.register("flash_of_one_width", one_width)
+    AttentionMaskInterface.register("flash_of_one_width", eager_mask)
+    model = tiny_model(**fields)
+    expected = model(**batch_of()).logits
+    model.config._attn_implementation = "flash_of_one_width"
+    close(model(**batch_of()).logits, expected)
+    assert widths == [{max(fields.values())}] * 6
 
 
 @variants
@@ -334,6 +353,15 @@ def test_resized_vocabularies(tiny_model, fields, groups, tmp_path):
     assert torch.equal(loaded(**batch_of()).logits, outputs.logits)
     check_ties(loaded, groups)
     check_ties(model, groups)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_given_embeddings_are_used_where_they_are_shared(tiny_model, share):
+    model = tiny_model(share_encoder_decoder_embeddings=share)
+    embedding = nn.Embedding(23, 16)
+    model.set_input_embeddings(embedding)
+    assert model.get_input_embeddings() is model.get_encoder().embed_tokens is embedding
+    assert (model.get_decoder().embed_tokens is embedding) == share
 
 
 def test_resizing_the_target_of_a_shared_vocabulary_is_refused(tiny_model):

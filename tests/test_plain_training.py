@@ -19,10 +19,11 @@ from transformers import (
 )
 
 from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.modeling_vaswani import EXCLUDED_LOGIT
 
 EOS = 2
 NUM_CLASSES = 12
-NUM_STEPS = 120
+NUM_STEPS = 300
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,11 @@ def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smo
     trainer.train()
     assert share_copied(model, copies, collator) > 0.9
     metrics = trainer.evaluate()
-    assert metrics["eval_loss"] < 1000 if label_smoothing_factor else metrics["eval_loss"] < 0.2
+    # Smoothed by the trainer in evaluation too, over all classes: the share of the padding class, which has no
+    # probability then, is added.
+    assert metrics["eval_loss"] < label_smoothing_factor / NUM_CLASSES * -EXCLUDED_LOGIT + 1
     predictions = trainer.predict(copies.select(range(100))).predictions
-    assert predictions.shape[0] == 100
+    assert [row[0] for row in predictions.tolist()] == [0] * 100
 
 
 def test_gradient_accumulation_changes_nothing(model, tokenizer, copies, tmp_path):

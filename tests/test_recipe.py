@@ -88,6 +88,31 @@ def test_command_line_wins_by_name_or_by_place(recipe_file):
             "`data.validation_source` and `data.validation_target` go together, but they are 'a' and None.",
         ),
         (
+            ["--test_pairs", "a.jsonl"],
+            "`data.test_pairs` and `data.corpus` cannot be given together; leave one of them out.",
+        ),
+        (
+            ["--max_length_ratio", "0.5"],
+            "`data.max_length_ratio` must be 1 or more, or null for no limit, but is 0.5.",
+        ),
+        (["--seed", "99999999999"], "`seed` must be smaller than 2^32, but is 99999999999."),
+        (["--seed", "1", "--seed", "2"], "`--seed` is given twice; keep one of them."),
+        (["--length_penalty", ".nan"], "`decoding.length_penalty` must be a finite number, but is nan."),
+        (
+            ["--tokenize", "nonsense"],
+            "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or none, but "
+            "is 'nonsense'.",
+        ),
+        (
+            ["--vocab_size", "100"],
+            "`tokenizer.vocab_size` must be at least 260, 256 bytes and 4 special tokens, but is 100.",
+        ),
+        (
+            ["--position_embedding", "learned", "--max_position_embeddings", "20"],
+            "`model.max_position_embeddings` must be at least 256, the larger of `data.max_length` and "
+            "`decoding.max_length`, but is 20.",
+        ),
+        (
             ["--average_checkpoints", "9"],
             "`training.average_checkpoints` is 9, but only `training.save_total_limit` = 5 checkpoints are kept; raise "
             "the limit.",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(run)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert type(model).__name__ == "VaswaniForSeq2SeqLM"
     assert model.config.label_smoothing == 0.1
+    assert model.config.use_cache
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 8)
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "recipe.yaml"} <= names
@@ -115,11 +117,26 @@ def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run):
     assert same(before, weights(folder))
 
 
-def test_a_finished_run_is_only_scored_again(run):
+def test_a_finished_run_is_left_as_it_is(run):
+    folder = run("run")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    run("run", "--resume", "true")
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for checkpoint in checkpoints_in(folder):
+        shutil.rmtree(checkpoint)
+    run("run", "--resume", "true")
+    with pytest.raises(ValueError, match="holds a finished model, but no checkpoint to continue from"):
+        run("run", "--resume", "true", "--max_steps", "10")
+
+
+def test_a_run_that_was_stopped_before_its_results_gets_them(run):
     folder = run("run")
     before = weights(folder)
+    (folder / "results.json").unlink()
+    (folder / "model.safetensors").unlink()
+    # Cut off while it was saved: the one before is the last complete one.
+    (folder / "checkpoint-8" / "trainer_state.json").write_text("{")
     assert same(before, weights(run("run", "--resume", "true")))
-    assert [row["step"] for row in metrics(folder) if "loss" in row] == [2, 4, 6, 8]
 
 
 def test_the_final_weights_are_the_average_if_the_recipe_says_so(run):

@@ -338,17 +338,26 @@ class PairCollator:
     tokens before it.
     """
 
-    def __init__(self, pad_token_id: int, *, bpe_dropout: tuple[BpeDropout, BpeDropout] | None = None, seed: int = 0):
+    def __init__(
+        self,
+        pad_token_id: int,
+        *,
+        bpe_dropout: tuple[BpeDropout, BpeDropout] | None = None,
+        seed: int = 0,
+        max_length: int | None = None,
+    ):
         """Keeps the settings.
 
         Args:
             pad_token_id: What fills `input_ids`, the pad token of the source tokenizer.
             bpe_dropout: The dropout of the source and of the target side, for pairs prepared with `keep_text`.
             seed: What decides the dropout, together with epoch and index of the pair.
+            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no limit.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
         self._seed = seed
+        self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch that the model takes.
@@ -369,7 +378,13 @@ class PairCollator:
             return example["input_ids"], example["labels"]
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}")
         source_dropout, target_dropout = self._bpe_dropout
-        return source_dropout.encode(example["source"], rng), target_dropout.encode(example["target"], rng)
+        source_ids, target_ids = (
+            source_dropout.encode(example["source"], rng),
+            target_dropout.encode(example["target"], rng),
+        )
+        if self._max_length is not None and max(len(source_ids), len(target_ids)) > self._max_length:
+            return example["input_ids"], example["labels"]
+        return source_ids, target_ids
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,11 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from .evaluation import evaluate_translator
     from .translation import Translator
 
+    for name in ("source", "reference"):
+        if not Path(getattr(arguments, name)).is_file():
+            raise ValueError(f"`--{name}` must be an existing file, but is {getattr(arguments, name)}.")
+    if arguments.output and not Path(arguments.output).absolute().parent.is_dir():
+        raise ValueError(f"`--output` must be in an existing folder, but is {arguments.output}.")
     sources, references = list(read_lines(arguments.source)), list(read_lines(arguments.reference))
     if len(sources) != len(references):
         raise ValueError(
@@ -48,10 +53,14 @@ def _scores_as_text(results: dict[str, Any]) -> str:
         f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
         f"chrF {results['chrf']:.2f}  {results['chrf_signature']}\n"
         f"exact match {results['exact_match']:.2f} %\n"
-        f"perplexity per token {results['perplexity']:.3f}\n"
+        f"perplexity per token {_number(results['perplexity'])}\n"
         f"{results['sentences']:,} sentences in {results['seconds']:.1f} s, "
         f"{results['sentences_per_second']:.1f} sentences/s"
     )
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
 
 
 def _translate(arguments: argparse.Namespace) -> None:
@@ -174,9 +183,11 @@ def _report(error: Exception) -> int:
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = " ".join(str(error).split()) or type(error).__name__
     interrupted = type(error).__name__ == "InterruptedRunError"
-    # What we raise is a sentence; what others raise may need its name to be understood.
+    # What we raise is a sentence; what others raise may be a page and need its name to be understood.
     if not isinstance(error, (ValueError, OSError)) and not interrupted:
         message = f"{type(error).__name__}: {message}"
+    if len(message) > 600:
+        message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
     return 130 if interrupted else 1
 

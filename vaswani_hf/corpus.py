@@ -1,8 +1,9 @@
 """The corpus of a run: the splits that a recipe names, its tokenizers, and its pairs as token ids."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerFast
@@ -89,7 +90,9 @@ def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus
     Returns:
         Corpus: Ready to train on.
     """
-    train_text, validation_text, test_text = (load_split(recipe, split) for split in ("train", "validation", "test"))
+    train_text, validation_text, test_text = (
+        _naming_the_split(split, load_split, recipe, split) for split in ("train", "validation", "test")
+    )
     if new_tokenizers:
         save_tokenizers(*train_tokenizers(recipe, train_text), folder)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
@@ -97,7 +100,9 @@ def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus
     for split, pairs in (("train", train_text), ("validation", validation_text)):
         prepared[split] = None
         if pairs is not None:
-            prepared[split], reports[split] = prepare_pairs(
+            prepared[split], reports[split] = _naming_the_split(
+                split,
+                prepare_pairs,
                 pairs,
                 source_tokenizer,
                 target_tokenizer,
@@ -115,6 +120,13 @@ def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus
         test_text,
         reports,
     )
+
+
+def _naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"`data`, {split} split: {error}") from error
 
 
 def train_tokenizers(

@@ -101,6 +101,11 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     except DatasetGenerationError as error:
         # `datasets` wraps our own sentence into one of its own.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError) else error) from None
+    except ValueError as error:
+        if "corresponds to no data" not in str(error):
+            raise
+        names = [name for name in (pair_source.pairs_file, pair_source.source_file, pair_source.target_file) if name]
+        raise ValueError(f"{' and '.join(map(str, names))} must hold sentence pairs, but there are none.") from None
 
 
 def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
@@ -156,13 +161,19 @@ def _read_pairs(pair_source: PairSource, stamps: tuple) -> Iterator[dict[str, st
     """The pairs of the files.
 
     `stamps` only serve the cache, which hashes the arguments: sizes and times of the files and our version.
+
+    Raises:
+        ValueError: If a row is no pair.
     """
     if pair_source.pairs_file is None:
         yield from _read_aligned(pair_source.source_file, pair_source.target_file)
     else:
         path = Path(pair_source.pairs_file)
-        for row in _ROW_READERS[path.suffix](path):
-            yield _pair_of_row(row, (pair_source.source_language, pair_source.target_language))
+        for number, row in enumerate(_ROW_READERS[path.suffix](path), 1):
+            try:
+                yield _pair_of_row(row, (pair_source.source_language, pair_source.target_language))
+            except ValueError as error:
+                raise ValueError(f"{path}, row {number:,}: {error}") from None
 
 
 def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]]:
@@ -246,6 +257,8 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
     texts = row.get("translation", row)
     if isinstance(texts, str):
         texts = _parse_json(texts, dict, "The column `translation`")
+    if not isinstance(texts, dict):
+        raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
     pair = {}
     for side, language in zip(_TEXT_FEATURES, languages, strict=True):
         if language not in texts:

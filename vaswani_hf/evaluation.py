@@ -72,8 +72,8 @@ def evaluate_translator(
         **generate_kwargs: Passed to `generate`.
 
     Returns:
-        dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token), `perplexity`,
-        `seconds`, `sentences_per_second`, `sentences`, and the list `translations`.
+        dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
+        over the pairs that are not longer than the model takes (None if there is none of them), `seconds`, `sentences_per_second`, `sentences`, and the list `translations`.
 
     Raises:
         ValueError: If there are no sentences or not as many references.
@@ -96,8 +96,9 @@ def evaluate_translator(
     scores = score_translations(translations, [r.strip() for r in references], tokenize=tokenize, lowercase=lowercase)
     return {
         **scores,
-        "loss": nats / tokens,
-        "perplexity": perplexity(nats / tokens),
+        # None where every pair is longer than the model takes.
+        "loss": nats / tokens if tokens else None,
+        "perplexity": perplexity(nats / tokens) if tokens else None,
         "sentences": len(sources),
         "seconds": seconds,
         "sentences_per_second": len(sources) / seconds,

@@ -42,8 +42,9 @@ from .layers_vaswani import (
 )
 from .loss_vaswani import chunked_cross_entropy, smoothed_cross_entropy
 
-# The logit of the excluded padding class: its probability is 0 in float32, and the value is finite in float16.
-EXCLUDED_LOGIT = -1e4
+# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
+# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
+EXCLUDED_LOGIT = -1e3
 
 
 class VaswaniPreTrainedModel(PreTrainedModel):

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from sacrebleu.metrics.bleu import BLEU
 
 from .configuration_vaswani import VaswaniConfig
+
+# Byte-level BPE has all bytes and the special tokens.
+SMALLEST_VOCABULARY = 260
 
 # What a recipe may say of the model: the shape; the vocabulary comes from the tokenizer.
 MODEL_FIELDS = """
@@ -201,6 +205,9 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
     for name in words[::2]:
         if not name.startswith("--"):
             raise ValueError(f"Expected `--key value`, but found '{name}' where a key should be.")
+    for name in words[::2]:
+        if words[::2].count(name) > 1:
+            raise ValueError(f"`{name}` is given twice; keep one of them.")
     if len(words) % 2:
         raise ValueError(f"`{words[-1]}` needs a value.")
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
@@ -365,8 +372,41 @@ def _check_together(recipe: Recipe) -> None:
     for place in ("training.adam_beta1", "training.adam_beta2", "tokenizer.bpe_dropout"):
         if not 0 <= _value(recipe, place) < 1:
             raise ValueError(f"`{place}` must be from 0 up to, but not including, 1, but is {_value(recipe, place)}.")
+    if recipe.seed >= 2**32:
+        raise ValueError(f"`seed` must be smaller than 2^32, but is {recipe.seed}.")
+    if not -float("inf") < recipe.decoding.length_penalty < float("inf"):
+        raise ValueError(
+            f"`decoding.length_penalty` must be a finite number, but is {recipe.decoding.length_penalty}."
+        )
     _check_training(recipe)
     _check_data(recipe)
+    _check_text(recipe)
+
+
+def _check_text(recipe: Recipe) -> None:
+    for place in ("tokenizer.vocab_size", "tokenizer.target_vocab_size"):
+        size = _value(recipe, place)
+        if size is not None and size < SMALLEST_VOCABULARY:
+            raise ValueError(
+                f"`{place}` must be at least {SMALLEST_VOCABULARY}, 256 bytes and 4 special tokens, but is {size}."
+            )
+    ratio = recipe.data.max_length_ratio
+    if ratio is not None and not ratio >= 1:
+        raise ValueError(f"`data.max_length_ratio` must be 1 or more, or null for no limit, but is {ratio}.")
+    longest = max(recipe.data.max_length, recipe.decoding.max_length)
+    positions = recipe.model.get("max_position_embeddings", VaswaniConfig.max_position_embeddings)
+    if recipe.model.get("position_embedding") == "learned" and positions < longest:
+        raise ValueError(
+            f"`model.max_position_embeddings` must be at least {longest}, the larger of `data.max_length` and "
+            f"`decoding.max_length`, but is {positions}."
+        )
+    try:
+        BLEU(tokenize=recipe.evaluation.tokenize)
+    except (ValueError, ImportError, RuntimeError, KeyError):
+        raise ValueError(
+            f"`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or none, but "
+            f"is {recipe.evaluation.tokenize!r}."
+        ) from None
 
 
 def _check_training(recipe: Recipe) -> None:
@@ -432,3 +472,7 @@ def _check_data(recipe: Recipe) -> None:
             raise ValueError(
                 f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and {target!r}."
             )
+        named = [f"`data.{split}_{kind}`" for kind in ("source", "pairs") if getattr(data, f"{split}_{kind}")]
+        named += ["`data.corpus`"] if data.corpus else []
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")

@@ -147,12 +147,18 @@ def load_tokenizers(
         **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only`, as `from_pretrained` takes them.
     """
     # Not by AutoTokenizer: it asks for a config.json beside the tokenizer, and in the subfolder there is none.
-    source_tokenizer = PreTrainedTokenizerFast.from_pretrained(name_or_path, **hub_kwargs)
+    source_tokenizer = _load_tokenizer(name_or_path, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
-    return source_tokenizer, PreTrainedTokenizerFast.from_pretrained(
-        name_or_path, subfolder=TARGET_FOLDER, **hub_kwargs
-    )
+    return source_tokenizer, _load_tokenizer(name_or_path, subfolder=TARGET_FOLDER, **hub_kwargs)
+
+
+def _load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrainedTokenizerFast:
+    folder = Path(name_or_path) / kwargs.get("subfolder", "")
+    # transformers would advise to install libraries of other tokenizers.
+    if Path(name_or_path).is_dir() and not (folder / "tokenizer.json").exists():
+        raise ValueError(f"'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer.json.")
+    return PreTrainedTokenizerFast.from_pretrained(name_or_path, **kwargs)
 
 
 class BpeDropout:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -143,7 +144,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         dropout = tuple(BpeDropout(tokenizer, rate) for tokenizer in tokenizers) if rate else None
         options: dict[str, Any] = {
-            "collate_fn": PairCollator(tokenizers[0].pad_token_id, bpe_dropout=dropout, seed=self.recipe.seed),
+            "collate_fn": PairCollator(
+                tokenizers[0].pad_token_id,
+                bpe_dropout=dropout,
+                seed=self.recipe.seed,
+                max_length=self.recipe.data.max_length,
+            ),
             "generator": _own_generator(),
             "pin_memory": torch.cuda.is_available(),
         }
@@ -189,6 +195,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         tokens = sum(int((batch["labels"] != -100).sum()) for batch in batches)
         self.target_tokens_seen += tokens * self.args.world_size
         return batches, num_items
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Tied copies are never in a checkpoint; transformers would warn of them at each resume.
+        ties = self.accelerator.unwrap_model(self.model).get_expanded_tied_weights_keys(all_submodels=True)
+        missing = [name for name in load_result.missing_keys if name not in ties]
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF if the recipe says so.
@@ -279,6 +293,9 @@ class RunLog(TrainerCallback):
         if "loss" in logs:
             row["tokens_per_second"] = round((tokens - self.last_tokens) / max(now - self.last_time, 1e-9))
             self.last_tokens, self.last_time = tokens, now
+        else:
+            # The time of a validation is not the training's.
+            self.last_time += logs.get("eval_seconds", 0.0)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         steps = state.global_step - self.first_step

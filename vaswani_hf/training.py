@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from transformers import EarlyStoppingCallback, GenerationConfig, PrinterCallback, Seq2SeqTrainingArguments, set_seed
+from transformers.integrations import get_available_reporting_integrations
 
 from .averaging import average_checkpoints, checkpoints_in
 from .configuration_vaswani import VaswaniConfig
@@ -25,6 +27,7 @@ from .tokenization import save_tokenizers
 from .trainer import (
     METRICS_FILE,
     STATE_FILE,
+    STREAM_FILE,
     CompleteCheckpoint,
     EndlessBatches,
     RunLog,
@@ -34,6 +37,7 @@ from .trainer import (
     step_of,
 )
 from .translation import Translator
+from .version import __version__
 
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
@@ -72,6 +76,11 @@ def train(recipe: Recipe) -> dict[str, Any]:
     # Without the word, transformers starts no process group where there is no accelerator.
     state, folder = PartialState(cpu=not torch.accelerator.is_available()), Path(recipe.output_dir)
     checkpoint = find_checkpoint(recipe)
+    if is_finished(recipe):
+        if state.is_main_process:
+            print(f"the run in '{folder}' is finished; nothing is left to do", flush=True)
+        return _results(folder)
+    _check_reporters(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     with state.main_process_first():
         corpus = load_corpus(recipe, folder, new_tokenizers=checkpoint is None and state.is_main_process)
@@ -96,7 +105,36 @@ def train(recipe: Recipe) -> dict[str, Any]:
             url = push_checkpoint(folder, publishing.hub_model_id or "", private=publishing.hub_private_repo)
             print(f"pushed to {url}", flush=True)
     state.wait_for_everyone()
+    return _results(folder)
+
+
+def _results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+
+
+def is_finished(recipe: Recipe) -> bool:
+    """Whether the recipe's output folder holds the result of a run of as many steps as the recipe asks for.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        bool: True if so.
+    """
+    folder = Path(recipe.output_dir)
+    if not (folder / RESULTS_FILE).exists() or not (folder / "model.safetensors").exists():
+        return False
+    asked = [recipe.training.max_steps, recipe.training.num_train_epochs]
+    return _results(folder)["training"].get("asked_steps_and_epochs") == asked
+
+
+def _check_reporters(recipe: Recipe) -> None:
+    available = get_available_reporting_integrations()
+    for name in recipe.training.report_to:
+        if name not in available:
+            raise ValueError(
+                f"`training.report_to` must name what is installed ({', '.join(available) or 'nothing is'}), but has {name!r}."
+            )
 
 
 def find_checkpoint(recipe: Recipe) -> Path | None:
@@ -114,8 +152,7 @@ def find_checkpoint(recipe: Recipe) -> Path | None:
     folder = Path(recipe.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
-    # The state is written last: a checkpoint without it was cut off while it was saved.
-    complete = [path for path in checkpoints_in(folder) if (path / STATE_FILE).exists()]
+    complete = [path for path in checkpoints_in(folder) if _is_complete(path, recipe.data.streaming)]
     if not complete and not (folder / "model.safetensors").exists():
         return None
     if not recipe.training.resume:
@@ -125,7 +162,21 @@ def find_checkpoint(recipe: Recipe) -> Path | None:
         )
     if (folder / RECIPE_FILE).exists():
         _refuse_another_recipe(recipe, load_recipe(folder / RECIPE_FILE))
+    if not complete and not is_finished(recipe):
+        raise ValueError(
+            f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose another "
+            "`--output_dir`."
+        )
     return complete[-1] if complete else None
+
+
+def _is_complete(checkpoint: Path, streaming: bool) -> bool:
+    """Whether a checkpoint was saved to its end: the state is written last, and after it the place in the stream."""
+    try:
+        step_of(checkpoint)
+    except (OSError, ValueError, KeyError):
+        return False
+    return not streaming or (checkpoint / STREAM_FILE).exists()
 
 
 def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
@@ -321,7 +372,13 @@ def finish_model(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         print(f"averaging the last {len(last)} checkpoints", flush=True)
         _load_weights(trainer, average_checkpoints(last))
     elif trainer.state.global_step == 0 and checkpoint is not None:
-        _load_weights(trainer, average_checkpoints([checkpoint]))
+        # Nothing was left to train: the run was stopped between its last step and its results.
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        best = state.get("best_model_checkpoint")
+        early_stopping = trainer.recipe.training.early_stopping_patience is not None
+        _load_weights(
+            trainer, average_checkpoints([folder / Path(best).name if best and early_stopping else checkpoint])
+        )
 
 
 def _load_weights(trainer: VaswaniTrainer, weights: dict[str, torch.Tensor]) -> None:
@@ -343,6 +400,8 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
     """
     staging = folder / ".staging"
     shutil.rmtree(staging, ignore_errors=True)
+    # Trainer switches it off for its own time.
+    model.config.use_cache = True
     model.save_pretrained(staging)
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
@@ -364,10 +423,11 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, corpus: Corpus) -> No
     metrics = read_metrics(folder / METRICS_FILE)
     results: dict[str, Any] = {"training": _training_facts(recipe, trainer, metrics)}
     if corpus.test_text is not None:
+        pairs = [pair for pair in corpus.test_text if pair["source"].strip() and pair["target"].strip()]
         scores = evaluate_translator(
             Translator.from_pretrained(str(folder), device=str(trainer.args.device)),
-            list(corpus.test_text["source"]),
-            list(corpus.test_text["target"]),
+            [pair["source"] for pair in pairs],
+            [pair["target"] for pair in pairs],
             tokenize=recipe.evaluation.tokenize,
             lowercase=recipe.evaluation.lowercase,
             tokens_per_batch=recipe.evaluation.tokens_per_batch,
@@ -377,7 +437,7 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, corpus: Corpus) -> No
         results["test"] = scores
         print(
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
-            f"perplexity {scores['perplexity']:.3f}",
+            f"perplexity {scores['perplexity'] or math.nan:.3f}",
             flush=True,
         )
     results["decoding"] = dataclasses.asdict(recipe.decoding)
@@ -394,6 +454,7 @@ def _training_facts(recipe: Recipe, trainer: VaswaniTrainer, metrics: list[dict[
     last = metrics[-1] if metrics else {}
     return {
         "seed": recipe.seed,
+        "asked_steps_and_epochs": [recipe.training.max_steps, recipe.training.num_train_epochs],
         "steps": last.get("step", 0),
         "target_tokens": last.get("target_tokens", 0),
         "seconds": last.get("seconds", 0.0),
@@ -401,6 +462,7 @@ def _training_facts(recipe: Recipe, trainer: VaswaniTrainer, metrics: list[dict[
         "hardware": f"{trainer.args.world_size} x {hardware}",
         "threads": torch.get_num_threads(),
         "versions": {
-            name: version(name) for name in ("vaswani_hf", "torch", "transformers", "tokenizers", "datasets")
+            "vaswani_hf": __version__,
+            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets")},
         },
     }

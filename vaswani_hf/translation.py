@@ -1,7 +1,9 @@
 """Translating lists and streams of sentences: sorted by length in windows, batched by tokens, given back in order."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +39,8 @@ class Translator:
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        positions = model.config.max_position_embeddings if model.config.position_embedding == "learned" else None
+        is_learned = getattr(model.config, "position_embedding", None) == "learned"
+        positions = model.config.max_position_embeddings if is_learned else None
         limits = [limit for limit in (source_tokenizer.model_max_length, positions) if limit and limit < 10**6]
         self.max_length = min(limits, default=DEFAULT_MAX_LENGTH)
 
@@ -52,10 +55,15 @@ class Translator:
 
         Returns:
             Translator: In eval mode.
+
+        Raises:
+            ValueError: If there is no such checkpoint or no such device.
         """
+        if not Path(name_or_path).is_dir() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name_or_path)):
+            raise ValueError(f"`model` must be a checkpoint folder or user/name on the Hub, but is '{name_or_path}'.")
+        device = _checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, **hub_kwargs).eval()
         source_tokenizer, target_tokenizer = load_tokenizers(name_or_path, **hub_kwargs)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         return cls(model.to(device), source_tokenizer, target_tokenizer)
 
     def translate(
@@ -136,6 +144,15 @@ class Translator:
         if any(limits):
             return generate_kwargs
         return {**generate_kwargs, "max_new_tokens": input_ids.shape[1] + EXTRA_TOKENS}
+
+
+def _checked_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}.") from None
+    return device
 
 
 def batches_by_length(pieces: list[list[int]], tokens_per_batch: int) -> Iterator[list[int]]:
