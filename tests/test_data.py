@@ -180,18 +180,27 @@ def test_columns_named_by_the_languages(tmp_path):
             b'source,target\na,"' + b"b" * 140_000,
             "{} must be a CSV file, but after line 1 there is a field larger than field limit (131072).",
         ),
-        ("a.csv", b"translation\nxy\n", "The column `translation` must be a JSON object, but begins with 'xy'."),
+        (
+            "a.csv",
+            b"translation\nxy\n",
+            "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
+        ),
+        (
+            "a.jsonl",
+            b'{"translation": ["a", "b"]}\n',
+            "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
+        ),
         (
             "a.jsonl",
             b'{"source": "a", "fr": "b"}\n',
-            "`target_language` must be one of the languages or columns source, fr, but is target.",
+            "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target.",
         ),
         (
             "a.jsonl",
             b'{"translation": {"de": "a", "target": "b"}}\n',
-            "`source_language` must be one of the languages or columns de, target, but is source.",
+            "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
         ),
-        ("a.jsonl", b'{"source": 3, "target": "b"}\n', "The column `source` must hold text, but holds 3."),
+        ("a.jsonl", b'{"source": 3, "target": "b"}\n', "{}, row 1: The column `source` must hold text, but holds 3."),
     ],
 )
 def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):

@@ -96,7 +96,8 @@ def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus
     if new_tokenizers:
         save_tokenizers(*train_tokenizers(recipe, train_text), folder)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
-    prepared, reports = {}, {}
+    prepared: dict[str, Any] = {}
+    reports: dict[str, CorpusReport] = {}
     for split, pairs in (("train", train_text), ("validation", validation_text)):
         prepared[split] = None
         if pairs is not None:
@@ -142,7 +143,7 @@ def train_tokenizers(
         tuple: The source and the target tokenizer, the same object for a joint vocabulary.
     """
     section = recipe.tokenizer
-    options = {
+    options: dict[str, Any] = {
         "lowercase": section.lowercase,
         "normalization": section.normalization,
         "model_max_length": recipe.data.max_length,

@@ -30,6 +30,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
+from .generation_vaswani import VaswaniGeneration
 from .layers_vaswani import (
     VaswaniAttention,
     VaswaniDecoderLayer,
@@ -421,7 +422,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
+class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, VaswaniGeneration, GenerationMixin):
     """The Transformer with its output projection, loss and `generate` (Figure 1)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -573,28 +574,6 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, GenerationMixin):
     def _has_plain_head(self) -> bool:
         """Whether the output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
         return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
-
-    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
-        inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-        # `generate` hands the decoder no source tokens from which the mask could be inferred at each step.
-        if (
-            name == "input_ids"
-            and model_kwargs.get("attention_mask") is None
-            and "encoder_outputs" not in model_kwargs
-        ):
-            mask = self._infer_source_mask(inputs)
-            if mask is not None:
-                model_kwargs["attention_mask"] = mask.long()
-        return inputs, name, model_kwargs
-
-    def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
-        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)
-        # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
-        if model_kwargs.get("decoder_attention_mask") is None:
-            mask = self._infer_target_mask(input_ids)
-            if mask is not None:
-                model_kwargs["decoder_attention_mask"] = mask.long()
-        return input_ids, model_kwargs
 
 
 __all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]

@@ -114,6 +114,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         **kwargs: Passed to Seq2SeqTrainer.
     """
 
+    control: Any
+    lr_scheduler: Any
+
     def __init__(self, recipe: Recipe, corpus: Corpus, checkpoint: Path | None = None, **kwargs: Any):
         self.recipe = recipe
         self.corpus = corpus
@@ -142,7 +145,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         rate = self.recipe.tokenizer.bpe_dropout
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        dropout = tuple(BpeDropout(tokenizer, rate) for tokenizer in tokenizers) if rate else None
+        dropout = (BpeDropout(tokenizers[0], rate), BpeDropout(tokenizers[1], rate)) if rate else None
         options: dict[str, Any] = {
             "collate_fn": PairCollator(
                 tokenizers[0].pad_token_id,
@@ -245,6 +248,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validation_scores(self) -> dict[str, float]:
         evaluation, pairs = self.recipe.evaluation, self.corpus.validation_text
+        if pairs is None:
+            return {}
         model, was_training = self.accelerator.unwrap_model(self.model), self.model.training
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
@@ -259,7 +264,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             tokenize=evaluation.tokenize,
             lowercase=evaluation.lowercase,
         )
-        return {name: scores[name] for name in ("bleu", "chrf", "exact_match")}
+        return {name: float(scores[name]) for name in ("bleu", "chrf", "exact_match")}
 
 
 class RunLog(TrainerCallback):
