@@ -420,7 +420,8 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, corpus: Corpus) -> No
         corpus (Corpus): Its test split, if there is one.
     """
     folder = Path(recipe.output_dir)
-    metrics = read_metrics(folder / METRICS_FILE)
+    step = trainer.state.global_step or step_of(checkpoints_in(folder)[-1])
+    metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
     results: dict[str, Any] = {"training": _training_facts(recipe, trainer, metrics)}
     if corpus.test_text is not None:
         pairs = [pair for pair in corpus.test_text if pair["source"].strip() and pair["target"].strip()]
