@@ -209,7 +209,7 @@ def test_two_processes_share_the_batches_and_agree(run, tmp_path):
     folder = tmp_path / "run"
     subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"),
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"),
             "scripts/train.py",
             *(str(run.recipe), f"--output_dir={folder}", "--max_steps", "4", "--validation_bleu", "true"),
         ],
@@ -217,7 +217,7 @@ def test_two_processes_share_the_batches_and_agree(run, tmp_path):
         capture_output=True,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=120,
     )
     results = json.loads((folder / "results.json").read_text())
     assert results["training"]["hardware"].startswith("2 x ")

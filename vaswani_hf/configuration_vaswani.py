@@ -275,7 +275,8 @@ class VaswaniConfig(PreTrainedConfig):
         """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
 
         Args:
-            config_dict (dict): Fields by name.
+            config_dict (dict): Fields by name. What is no field is refused, or ignored with a warning where
+                transformers wrote the file.
             **kwargs: Fields that replace those of `config_dict`; `return_unused_kwargs` as in transformers.
 
         Returns:
