@@ -95,6 +95,13 @@ def test_length_is_limited_by_the_input_unless_someone_says_otherwise(translator
     ids = torch.zeros(1, 7, dtype=torch.long)
     assert translator._length_limit(ids, {}) == {"max_new_tokens": 57}
     assert translator._length_limit(ids, {"max_length": 3}) == {"max_length": 3}
+    translator.model.generation_config.max_length = 9
+    assert translator._length_limit(ids, {}) == {}
+    output = translator.model.generate(
+        ids, **translator._length_limit(ids, {"max_new_tokens": 12, "eos_token_id": 279})
+    )
+    translator.model.generation_config.max_length = None
+    assert output.shape == (1, 13)
 
 
 def test_batches_hold_each_piece_once_within_the_budget():

@@ -141,6 +141,9 @@ class Translator:
         """The arguments of `generate`, with a limit from the input where neither caller nor checkpoint gives one."""
         config = generate_kwargs.get("generation_config") or self.model.generation_config
         limits = [generate_kwargs.get(name) or getattr(config, name) for name in ("max_length", "max_new_tokens")]
+        if generate_kwargs.get("max_new_tokens"):
+            # The checkpoint's `max_length` beside it would make transformers warn at each batch.
+            return {"max_length": None, **generate_kwargs}
         if any(limits):
             return generate_kwargs
         return {**generate_kwargs, "max_new_tokens": input_ids.shape[1] + EXTRA_TOKENS}
