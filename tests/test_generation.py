@@ -274,8 +274,43 @@ def test_assisted_and_sampled_generation(tiny_model):
     model = tiny_model()
     source = torch.tensor([SOURCES[0]])
     greedy = generate(model, input_ids=source).sequences
-    assert torch.equal(generate(model, input_ids=source, assistant_model=tiny_model(d_k=3)).sequences, greedy)
+    assistant, seen = tiny_model(d_k=3), []
+    assistant.get_encoder().register_forward_pre_hook(
+        lambda _, inputs, kwargs: seen.append(kwargs.get("input_ids", inputs[0] if inputs else None)), with_kwargs=True
+    )
+    assert torch.equal(generate(model, input_ids=source, assistant_model=assistant).sequences, greedy)
+    assert torch.equal(seen[0], source)
     assert torch.equal(generate(model, input_ids=source, prompt_lookup_num_tokens=2).sequences, greedy)
     torch.manual_seed(0)
     sampled = model.generate(source, do_sample=True, num_return_sequences=8, max_new_tokens=6)
     assert len({tuple(sequence.tolist()) for sequence in sampled}) > 1
+
+
+def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
+    model = tiny_model()
+    model.lm_head.weight.data[EOS] -= 10
+    model.generation_config.max_length = 5
+    source = torch.tensor([SOURCES[0]])
+    assert model.generate(source).shape[1] == 5
+    for beams in (1, 2):
+        assert model.generate(source, max_length=None, num_beams=beams).shape[1] == 1 + len(SOURCES[0]) + 50
+        assert model.generate(source, max_length=None, max_length_b=3, num_beams=beams).shape[1] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
+        ({"ensemble": "model"}, "`ensemble` must be a list of models, but is str of something else."),
+        (
+            {"must_contain": [[[EOS]]]},
+            "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target tokens "
+            "with at least one of them, but has the phrase [2] for sentence 0.",
+        ),
+    ],
+)
+def test_an_impossible_argument_is_one_sentence(tiny_model, arguments, message):
+    with pytest.raises(ValueError) as error:
+        tiny_model().generate(torch.tensor([SOURCES[0]]), **{"num_beams": 2, **arguments})
+    assert str(error.value) == message

@@ -238,7 +238,9 @@ def test_a_half_precision_model_adds_rounded_exact_positions(tiny_model, dtype):
     encoder = tiny_model().get_encoder().to(dtype)
     positions = torch.tensor([[0, 1, 4999]])
     expected = torch.tensor([sinusoid(position, 16) for position in (0, 1, 4999)]).to(dtype)
-    assert torch.equal(encoder._embed(torch.zeros(1, 3, 16, dtype=dtype), positions)[0], expected)
+    assert torch.equal(
+        encoder.add_positions(torch.zeros(1, 3, 16, dtype=dtype), encoder.position_states(positions))[0], expected
+    )
 
 
 def test_sinusoids_are_no_part_of_the_state(tiny_model):

@@ -81,6 +81,22 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
     return mask
 
 
+def require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> None:
+    """Refuse no input, and two.
+
+    Args:
+        input_ids (torch.Tensor, optional): [B, S] int64.
+        inputs_embeds (torch.Tensor, optional): [B, S, D] float.
+        prefix (str): Before their names, in the message.
+
+    Raises:
+        ValueError: If not exactly one of them is given.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        given = "both" if input_ids is not None else "neither"
+        raise ValueError(f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}.")
+
+
 def positions_of(
     attention_mask: torch.Tensor | None,
     states: torch.Tensor,
@@ -172,7 +188,8 @@ class VaswaniAttention(nn.Module):
 
         Args:
             hidden_states (torch.Tensor): [B, T, D] float, where the queries come from.
-            key_value_states (torch.Tensor, optional): [B, S, D] float, the encoder's output in cross-attention.
+            key_value_states (torch.Tensor, optional): [B, S, D] float, the encoder's output in cross-attention; [B/K,
+                S, D] where every K rows, the beams of a sentence, have one source in common.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             attention_mask (torch.Tensor, optional): The mask that the attention implementation takes.
             **kwargs: Passed on to the attention implementation.
@@ -183,6 +200,11 @@ class VaswaniAttention(nn.Module):
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        if key.shape[0] != query.shape[0]:
+            # Beams attend to their common source as positions of one row.
+            query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
+            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
+                attention_mask = attention_mask.repeat(1, 1, query.shape[2] // attention_mask.shape[2], 1)
         implementation = self.config._attn_implementation
         # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
         pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
@@ -202,6 +224,8 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         )
         output = output[..., : self.d_v].reshape(*batch_shape, -1)
+        if weights is not None and len(weights) != batch_shape[0]:
+            weights = weights.unflatten(2, (-1, batch_shape[1])).transpose(1, 2).flatten(0, 1)
         return self.out_proj(output), weights
 
     def _keys_and_values(

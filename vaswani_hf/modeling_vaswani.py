@@ -38,6 +38,7 @@ from .layers_vaswani import (
     VaswaniLearnedPositions,
     infer_mask,
     positions_of,
+    require_one,
     sinusoids,
     tensor_parallel_plan,
 )
@@ -144,13 +145,27 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if config.position_embedding == "learned":
             self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
 
-    def _embed(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4."""
+    def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5.
+
+        Args:
+            position_ids (torch.Tensor): [B or 1, T] int64, from 0.
+        """
         if self.config.position_embedding == "learned":
-            positions = self.embed_positions(position_ids)
-        else:
-            positions = sinusoids(position_ids, self.config.d_model)
-        hidden_states = inputs_embeds * self.embed_scale + positions.to(inputs_embeds.dtype)
+            return self.embed_positions(position_ids)
+        return sinusoids(position_ids, self.config.d_model)
+
+    def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
+        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4.
+
+        Args:
+            inputs_embeds (torch.Tensor): [B, T, D] float, before the scaling.
+            position_states (torch.Tensor): [B or 1, T, D] float.
+
+        Returns:
+            torch.Tensor: [B, T, D] float, what the first layer takes.
+        """
+        hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
     def _padding_is_end(self) -> bool:
@@ -176,12 +191,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if not is_tracing(mask) and mask.device.type != "meta" and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
         return mask
-
-
-def _require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> None:
-    if (input_ids is None) == (inputs_embeds is None):
-        given = "both" if input_ids is not None else "neither"
-        raise ValueError(f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}.")
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -222,12 +231,13 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         Raises:
             ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
         """
-        _require_one(input_ids, inputs_embeds)
+        require_one(input_ids, inputs_embeds)
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        hidden_states = self._embed(inputs_embeds, positions_of(attention_mask, inputs_embeds))
+        position_ids = positions_of(attention_mask, inputs_embeds)
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
         )
@@ -289,7 +299,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         Raises:
             ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
         """
-        _require_one(input_ids, inputs_embeds, "decoder_")
+        require_one(input_ids, inputs_embeds, "decoder_")
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -298,7 +308,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
-        hidden_states = self._embed(inputs_embeds, position_ids)
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
         causal_mask = create_causal_mask(
             config=self.config,
@@ -309,7 +319,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         if encoder_hidden_states is not None:
             encoder_attention_mask = create_bidirectional_mask(
                 config=self.config,
-                inputs_embeds=inputs_embeds,
+                # The beams of a sentence may have one source in common: a mask for each source.
+                inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
@@ -422,7 +433,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, VaswaniGeneration, GenerationMixin):
+class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
     """The Transformer with its output projection, loss and `generate` (Figure 1)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -527,6 +538,14 @@ class VaswaniForSeq2SeqLM(VaswaniPreTrainedModel, VaswaniGeneration, GenerationM
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, V] of the next target token, where that of `<pad>` is so low that its probability is 0.
+
+        Args:
+            hidden_states (torch.Tensor): [B, T, D] float, the decoder's output.
+        """
+        return self._loss_and_logits(hidden_states, None, None, None)[1]
 
     def _loss_and_logits(
         self,

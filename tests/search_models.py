@@ -1,0 +1,123 @@
+"""Models for the tests of the search: tiny, but translating, so that they end sentences here early and there late.
+
+Random weights repeat one token for ever, and all beams are then alike; a second of training on a made-up language is
+enough for hypotheses of different lengths and tokens that are no near-ties.
+"""
+
+import copy
+import functools
+import random
+from collections.abc import Callable
+
+import torch
+from transformers.generation import GenerationMixin
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.modeling_vaswani import VaswaniPreTrainedModel
+
+START, PAD, EOS = 0, 1, 2
+SOURCES = [[5, 9, 4, 7, 13, EOS], [4, EOS], [8, 3, 8, EOS], [11, 6, 17, 20, 3, 9, 9, EOS], [14, 19, EOS]]
+PREFIXES = [[START, 5], [START, 6, 8, 3], [START], [START, 21], [START, 7, 7]]
+OTHER_VOCABULARY = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29}
+VARIANTS = {
+    "paper": {},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 16},
+    "pre-norm": {"norm_position": "pre", "d_k": 5, "d_v": 3, "decoder_layers": 1},
+    "two vocabularies": OTHER_VOCABULARY,
+    "padding is zero": {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1},
+}
+
+
+def made_up_pair(rng: random.Random, source_size: int, target_size: int) -> tuple[list[int], list[int]]:
+    """A source and its translation: each word has two translations, and a particle that may follow."""
+    source = [rng.randrange(3, source_size) for _ in range(rng.randint(1, 7))]
+    target = []
+    for word in source:
+        target.append(3 + (word + rng.choice([0, 0, 1])) % (target_size - 3))
+        if rng.random() < 0.5:
+            target.append(3 + (target[-1] + 4) % (target_size - 3))
+    return [*source, EOS], [*target, EOS]
+
+
+def pad(rows: list[list[int]], side: str = "right", value: int = PAD) -> torch.Tensor:
+    length = max(map(len, rows))
+    fill = [[value] * (length - len(row)) for row in rows]
+    return torch.tensor([f + row if side == "left" else row + f for f, row in zip(fill, rows, strict=True)])
+
+
+@functools.cache
+def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
+    torch.manual_seed(seed)
+    config = tiny_config(**dict(fields))
+    model = VaswaniForSeq2SeqLM(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    rng = random.Random(seed)
+    for _ in range(num_steps):
+        pairs = [made_up_pair(rng, config.vocab_size, config.decoder_vocab_size) for _ in range(32)]
+        sources, targets = zip(*pairs, strict=True)
+        model(input_ids=pad(sources, value=config.pad_token_id), labels=pad(targets, value=-100)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval().requires_grad_(False)
+
+
+def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
+    """A model that has learnt the made-up language a little; the same weights at every call, free to be changed."""
+    return copy.deepcopy(_trained(tiny_config, seed, num_steps, tuple(fields.items())))
+
+
+def batch_of(
+    sources: list[list[int]], side: str = "right", prefixes: list[list[int]] | None = None, pad_id: int = PAD
+):
+    """What `generate` is given, masks included."""
+    batch = {"input_ids": pad(sources, side, pad_id)}
+    batch["attention_mask"] = pad([[1] * len(source) for source in sources], side, 0)
+    if prefixes is not None:
+        batch["decoder_input_ids"] = pad(prefixes, "left", pad_id)
+        batch["decoder_attention_mask"] = pad([[1] * len(prefix) for prefix in prefixes], "left", 0)
+    return batch
+
+
+@functools.cache
+def log_probs_of(model: VaswaniForSeq2SeqLM) -> Callable:
+    """The model as the slow search takes it: one row, no padding, no mask, no cache. It remembers what it was asked."""
+
+    @functools.cache
+    def log_probs(source: tuple[int, ...], target: tuple[int, ...]) -> list[float]:
+        ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([target])}
+        with torch.no_grad():
+            return model(**ids, use_cache=False).logits[0, -1].log_softmax(dim=-1).tolist()
+
+    return lambda source, target: log_probs(tuple(source), tuple(target))
+
+
+def attention_of(model: VaswaniForSeq2SeqLM) -> Callable:
+    """The cross-attention of the last layer, averaged over the heads: a row for each token after the start."""
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+
+    def attention(source: list[int], target: list[int]) -> list[list[float]]:
+        ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([target[:-1]])}
+        with torch.no_grad():
+            return eager(**ids, output_attentions=True).cross_attentions[-1][0].mean(dim=0).tolist()
+
+    return attention
+
+
+class TransformersSearch(VaswaniPreTrainedModel, GenerationMixin):
+    """The same function behind `generate` exactly as transformers has it. It must be given all masks."""
+
+    def __init__(self, model: VaswaniForSeq2SeqLM):
+        super().__init__(model.config)
+        self.model = model.model
+        self.whole = [model]
+        # transformers 5.17 takes the number of target classes from `vocab_size`, which is the source's; scores too.
+        self.config = copy.copy(model.config)
+        self.config.share_encoder_decoder_embeddings = False
+        self.config.vocab_size = model.config.decoder_vocab_size
+        self.eval()
+
+    @functools.wraps(VaswaniForSeq2SeqLM.forward)
+    def forward(self, *args, **kwargs):
+        return self.whole[0](*args, **kwargs)

@@ -1,0 +1,487 @@
+"""Beam search under the power penalty: transformers' own results and outputs, at less cost inside."""
+
+import math
+
+import pytest
+import torch
+from reference import Reference
+from reference_search import SlowSearch
+from search_models import (
+    EOS,
+    OTHER_VOCABULARY,
+    PAD,
+    PREFIXES,
+    SOURCES,
+    START,
+    VARIANTS,
+    TransformersSearch,
+    batch_of,
+    log_probs_of,
+    pad,
+    translator,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+LIMIT = 7
+CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
+
+caches = pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+early_stoppings = pytest.mark.parametrize("early_stopping", [True, False, "never"], ids=str)
+
+
+@pytest.fixture
+def model(tiny_config):
+    return translator(tiny_config)
+
+
+def close(actual, expected, tolerance=1e-5):
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def searched(model, batch, **options):
+    """Sequences and scores; `options` may name any argument of `generate`."""
+    defaults = {"num_beams": 4, "max_new_tokens": LIMIT, "early_stopping": "never", "do_sample": False}
+    return model.generate(**batch, **defaults | {"return_dict_in_generate": True, "output_scores": True} | options)
+
+
+def check_against_transformers(model, batch, **options):
+    """Sequence by sequence and score by score, with and without outputs per step; gives back the oracle's outputs."""
+    expected = searched(TransformersSearch(model), batch, **options)
+    outputs = searched(model, batch, **options)
+    assert torch.equal(outputs.sequences, expected.sequences)
+    close(outputs.sequences_scores, expected.sequences_scores)
+    assert torch.equal(outputs.beam_indices, expected.beam_indices)
+    # Nothing but the sequences is asked for, so that the search is free in how it computes.
+    plain = searched(model, batch, **options | {"return_dict_in_generate": False, "output_scores": False})
+    assert torch.equal(plain, expected.sequences)
+    return expected
+
+
+@early_stoppings
+@pytest.mark.parametrize("num_beams", range(2, 9))
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 2.0])
+def test_every_beam_size_penalty_and_way_to_stop(tiny_config, num_beams, early_stopping, length_penalty):
+    model = translator(tiny_config, seed=num_beams % 3)
+    options = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": length_penalty}
+    batch = batch_of(SOURCES)
+    expected = check_against_transformers(model, batch, **options, num_return_sequences=num_beams).sequences
+    # Who asks for the best one only need not wait for the others.
+    best = searched(model, batch, **options, return_dict_in_generate=False, output_scores=False)
+    assert torch.equal(best, expected[::num_beams, : best.shape[1]])
+    assert set(expected[::num_beams, best.shape[1] :].unique().tolist()) <= {PAD}
+
+
+def test_the_cases_are_not_vacuous(model):
+    oracle, batch = TransformersSearch(model), batch_of(SOURCES)
+
+    def best(early_stopping="never", length_penalty=2.0, num_beams=4, num_best=4):
+        options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_beams": num_beams}
+        return searched(oracle, batch, **options, num_return_sequences=num_best).sequences.tolist()
+
+    ways = [best(early_stopping=early_stopping) for early_stopping in (True, False, "never")]
+    penalties = [best(length_penalty=length_penalty) for length_penalty in (-1.0, 0.6, 2.0)]
+    beams = [best(num_beams=num_beams, num_best=2) for num_beams in (2, 4, 8)]
+    for results in (ways, penalties, beams):
+        assert results[0] != results[1] != results[2] != results[0]
+    # Some end early, at different lengths, and some are cut.
+    lengths = [row.index(EOS) if EOS in row else math.inf for row in best(length_penalty=0.6, num_best=1)]
+    assert len(set(lengths)) > 2 and math.inf in lengths and min(lengths) < LIMIT - 2
+
+
+@early_stoppings
+def test_the_slow_search_is_transformers_own(model, early_stopping):
+    # Without this, what is compared with the slow search under other penalties would be compared with anything.
+    oracle, log_probs = TransformersSearch(model), log_probs_of(model)
+    for num_beams in (2, 3, 5, 8):
+        for length_penalty in (-1.0, 0.0, 0.6, 2.0):
+            options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_beams": num_beams}
+            slow = SlowSearch(log_probs, LIMIT, **options)
+            outputs = searched(oracle, batch_of(SOURCES), **options, num_return_sequences=2)
+            expected = [hypothesis for source in SOURCES for hypothesis in slow.best(source, [START])[:2]]
+            close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
+            for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
+                assert row[: len(hypothesis.tokens)] == hypothesis.tokens
+                assert set(row[len(hypothesis.tokens) :]) <= {PAD}
+
+
+@pytest.mark.parametrize("length_penalty", [0.6, -1.0])
+def test_beam_search_equals_the_paper_in_slow_loops(tiny_config, length_penalty):
+    # The model itself is out of this comparison: the slow search over the slow Transformer.
+    model = translator(tiny_config)
+    reference = Reference(model.state_dict(), model.config)
+    slow = SlowSearch(
+        lambda source, target: reference.log_probs(source, target, excluded_class=PAD)[-1].tolist(),
+        limit=4,
+        num_beams=2,
+        length_penalty=length_penalty,
+    )
+    with torch.no_grad():
+        expected = [slow.best(source, [START])[0] for source in SOURCES[:3]]
+    outputs = searched(model, batch_of(SOURCES[:3]), num_beams=2, max_new_tokens=4, length_penalty=length_penalty)
+    close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
+    for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
+        assert row[: len(hypothesis.tokens)] == hypothesis.tokens
+
+
+@variants
+@caches
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_every_shape_cache_and_attention_equals_transformers(tiny_config, fields, cache, attention):
+    model = translator(tiny_config, **fields)
+    model.set_attn_implementation(attention)
+    pad_id, start = model.config.pad_token_id, model.config.decoder_start_token_id
+    prefixes = [[start, *prefix[1:]] for prefix in PREFIXES]
+    for side in ("left", "right"):
+        options = {"length_penalty": 0.6, "num_return_sequences": 2, **cache}
+        check_against_transformers(model, batch_of(SOURCES, side, pad_id=pad_id), **options)
+        check_against_transformers(model, batch_of(SOURCES, side, prefixes, pad_id), **options)
+
+
+# The best of many classes need not be looked for one by one, and of few there may not be enough.
+SIZES = {"400 classes": {"vocab_size": 400}, "401 classes": {"vocab_size": 401}, "21 classes": {"vocab_size": 21}}
+
+
+@pytest.mark.parametrize("fields", (VARIANTS | SIZES).values(), ids=VARIANTS | SIZES)
+def test_random_weights_equal_transformers(tiny_model, fields):
+    model = tiny_model(**fields)
+    pad_id = model.config.pad_token_id
+    for size in range(1, len(SOURCES) + 1):
+        for num_beams in (2, 5):
+            batch = batch_of(SOURCES[:size], pad_id=pad_id)
+            check_against_transformers(model, batch, num_beams=num_beams, num_return_sequences=num_beams)
+
+
+@pytest.mark.parametrize("num_beams", [2, 5])
+@pytest.mark.parametrize("prefixes", [None, PREFIXES], ids=["from the start", "from prefixes"])
+def test_long_outputs_equal_transformers(model, num_beams, prefixes):
+    # Longer than any room that is made at once, with sentences that leave at very different steps.
+    options = {"num_beams": num_beams, "max_new_tokens": 75, "length_penalty": 0.0, "num_return_sequences": 2}
+    batch = batch_of(SOURCES, "left", prefixes)
+    check_against_transformers(model, batch, **options, min_new_tokens=70, no_repeat_ngram_size=3)
+    check_against_transformers(model, batch, **options, stopping_criteria=[stop_late], suppress_tokens=[EOS])
+
+
+def stop_late(input_ids, scores, **kwargs):
+    sentence = torch.arange(len(input_ids)) * len(SOURCES) // len(input_ids)
+    return input_ids.shape[1] >= torch.tensor([20, 37, 70, 5, 53])[sentence]
+
+
+def test_masks_are_inferred_where_none_are_given(model):
+    expected = searched(TransformersSearch(model), batch_of(SOURCES, "left", PREFIXES))
+    ids = {"input_ids": pad(SOURCES, "left"), "decoder_input_ids": pad(PREFIXES, "left")}
+    outputs = searched(model, ids)
+    assert torch.equal(outputs.sequences, expected.sequences)
+    close(outputs.sequences_scores, expected.sequences_scores)
+
+
+def test_the_source_may_come_embedded_or_encoded(model):
+    batch = batch_of(SOURCES)
+    expected = check_against_transformers(model, batch).sequences
+    mask = {"attention_mask": batch["attention_mask"]}
+    embedded = {"inputs_embeds": model.get_input_embeddings()(batch["input_ids"])} | mask
+    assert torch.equal(check_against_transformers(model, embedded).sequences, expected)
+    states = model.get_encoder()(**batch).last_hidden_state
+    for options in ({}, {"return_dict_in_generate": False, "output_scores": False}):
+        found = searched(model, {"encoder_outputs": BaseModelOutput(states)} | mask, **options)
+        assert torch.equal(found if isinstance(found, torch.Tensor) else found.sequences, expected)
+
+
+def allowed_per_sentence(batch_id, target):
+    """Another set of tokens for each sentence, and after an even token another one than after an odd one."""
+    return [EOS, *range(3 + batch_id + int(target[-1]) % 2, 23, 1 + batch_id % 2)]
+
+
+class FavourByRow:
+    """Adds to the scores what depends on the row, as processors do that were made for one batch of beams."""
+
+    def __init__(self, num_rows):
+        generator = torch.Generator().manual_seed(3)
+        self.bias = torch.randn(num_rows, 23, generator=generator)
+
+    def __call__(self, input_ids, scores):
+        return scores + self.bias * input_ids.shape[1]
+
+
+PROCESSORS = {
+    "minimum": {"min_new_tokens": 4},
+    "minimum with the prefix": {"min_length": 6},
+    "no repeated token": {"no_repeat_ngram_size": 1, "num_beams": 3},
+    "no pair of the source": {"encoder_no_repeat_ngram_size": 1},
+    "repetition penalty": {"repetition_penalty": 1.7},
+    "source penalty": {"encoder_repetition_penalty": 1.7},
+    "bad words": {"bad_words_ids": [[7], [15, 22], [14, 21, 8]]},
+    "forced first": {"forced_bos_token_id": 9},
+    "forced last": {"forced_eos_token_id": EOS},
+    "suppressed": {"suppress_tokens": [14, 15]},
+    "suppressed first": {"begin_suppress_tokens": [7, 14, EOS]},
+    "bias": {"sequence_bias": [[[15, 22], -4.0], [[EOS], -1.0]]},
+    "decay": {"exponential_decay_length_penalty": (3, 1.5)},
+    "renormalized": {"suppress_tokens": [14], "renormalize_logits": True},
+    "allowed per sentence": {"prefix_allowed_tokens_fn": allowed_per_sentence},
+    "two ends": {"eos_token_id": [EOS, 22]},
+    "three ends": {"eos_token_id": [7, EOS, 22], "num_beams": 3},
+    "all at once": {
+        "min_new_tokens": 2,
+        "no_repeat_ngram_size": 2,
+        "repetition_penalty": 1.2,
+        "eos_token_id": [2, 22],
+    },
+}
+
+
+@pytest.mark.parametrize("options", PROCESSORS.values(), ids=PROCESSORS)
+def test_logits_processors_equal_transformers(model, options):
+    for batch in (batch_of(SOURCES), batch_of(SOURCES, "left", PREFIXES)):
+        for early_stopping in (False, "never"):
+            both = {"early_stopping": early_stopping, "num_return_sequences": 3}
+            changed = check_against_transformers(model, batch, **options, **both)
+            if "decoder_input_ids" not in batch:
+                # The option does something here.
+                plain = searched(TransformersSearch(model), batch, **both)
+                assert changed.sequences.tolist() != plain.sequences.tolist()
+
+
+@variants
+@caches
+def test_greedy_search_equals_transformers(tiny_config, fields, cache):
+    model = translator(tiny_config, **fields)
+    oracle, config = TransformersSearch(model), model.config
+    prefixes = [[config.decoder_start_token_id, *prefix[1:]] for prefix in PREFIXES]
+    for batch in (
+        batch_of(SOURCES, "right", None, config.pad_token_id),
+        batch_of(SOURCES, "left", prefixes, config.pad_token_id),
+    ):
+        for options in (
+            {},
+            {"eos_token_id": [EOS, 22]},
+            {"min_new_tokens": 4},
+            {"stopping_criteria": [stop_behind(15)]},
+        ):
+            options = {"max_new_tokens": LIMIT, "num_beams": 1, **options, **cache}
+            assert torch.equal(model.generate(**batch, **options), oracle.generate(**batch, **options))
+
+
+@early_stoppings
+@pytest.mark.parametrize("num_return_sequences", [1, 3])
+def test_a_processor_by_row_sees_the_row_of_its_sentence(model, early_stopping, num_return_sequences):
+    processor = FavourByRow(len(SOURCES) * 4)
+    options = {"early_stopping": early_stopping, "num_return_sequences": num_return_sequences}
+    expected = check_against_transformers(model, batch_of(SOURCES), **options, logits_processor=[processor])
+    processor.bias = processor.bias.roll(4, dims=0)
+    rolled = searched(TransformersSearch(model), batch_of(SOURCES), **options, logits_processor=[processor])
+    assert expected.sequences.tolist() != rolled.sequences.tolist()
+
+
+def stop_behind(token):
+    def criterion(input_ids, scores, **kwargs):
+        return (input_ids[:, -1] == token) & torch.tensor(input_ids.shape[1] > 2)
+
+    return criterion
+
+
+def stop_everything_at(length):
+    def criterion(input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), input_ids.shape[1] >= length)
+
+    return criterion
+
+
+def stop_by_sentence(input_ids, scores, **kwargs):
+    """The candidates of a sentence stand together, and each sentence has a limit of its own."""
+    sentence = torch.arange(len(input_ids)) * len(SOURCES) // len(input_ids)
+    return input_ids.shape[1] - 1 >= torch.tensor([4, 1, 3, 6, 2])[sentence]
+
+
+CRITERIA = {
+    "by token": [stop_behind(15), stop_behind(7)],
+    "all at once": [stop_everything_at(5)],
+    "by sentence": [stop_by_sentence],
+}
+
+
+@early_stoppings
+@pytest.mark.parametrize("criteria", CRITERIA.values(), ids=CRITERIA)
+def test_stopping_criteria_equal_transformers(model, criteria, early_stopping):
+    for length_penalty in (0.0, 0.6):
+        options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_return_sequences": 2}
+        expected = check_against_transformers(model, batch_of(SOURCES), **options, stopping_criteria=criteria)
+        plain = searched(TransformersSearch(model), batch_of(SOURCES), **options)
+        assert expected.sequences.tolist() != plain.sequences.tolist()
+
+
+def test_stopping_criteria_see_the_scores_where_those_are_asked_for(model):
+    seen = {"ours": [], "theirs": []}
+
+    def criterion(name):
+        def stop(input_ids, scores, **kwargs):
+            seen[name].append(torch.stack(scores))
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+        return stop
+
+    searched(model, batch_of(SOURCES), stopping_criteria=[criterion("ours")])
+    searched(TransformersSearch(model), batch_of(SOURCES), stopping_criteria=[criterion("theirs")])
+    assert len(seen["ours"]) == len(seen["theirs"]) > 2
+    for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("limit", [4, LIMIT])
+def test_what_is_not_allowed_does_not_fill_up_the_results(model, limit):
+    # Only one translation is allowed, so that there is nothing to put beside it.
+    path = [14, 21, 8, EOS]
+
+    def one_path(batch_id, target):
+        return [path[min(len(target), len(path)) - 1]]
+
+    given = {"prefix_allowed_tokens_fn": one_path, "max_new_tokens": limit}
+    expected = searched(TransformersSearch(model), batch_of(SOURCES), **given)
+    for num_return_sequences in (1, 3):
+        options = given | {"num_return_sequences": num_return_sequences}
+        outputs = searched(model, batch_of(SOURCES), **options)
+        close(outputs.sequences_scores[::num_return_sequences], expected.sequences_scores)
+        assert torch.all(outputs.sequences_scores.view(len(SOURCES), -1)[:, 1:] < -1e7)
+        plain = searched(model, batch_of(SOURCES), **options, return_dict_in_generate=False, output_scores=False)
+        for sequences in (outputs.sequences, plain):
+            assert sequences[::num_return_sequences, 1:5].tolist() == [path] * len(SOURCES)
+            assert set(sequences[:, 1:].unique().tolist()) <= {*path, PAD}
+
+
+def test_a_model_without_an_end_equals_transformers(tiny_model):
+    check_against_transformers(tiny_model(eos_token_id=None), batch_of(SOURCES), num_return_sequences=3)
+
+
+@caches
+@pytest.mark.parametrize("early_stopping", [False, "never"], ids=str)
+def test_outputs_of_every_step_are_transformers_own(model, cache, early_stopping):
+    model.set_attn_implementation("eager")
+    asked = {"output_logits": True, "output_attentions": True, "output_hidden_states": True}
+    for prefixes in (None, PREFIXES):
+        batch = batch_of(SOURCES, "left", prefixes)
+        options = {"early_stopping": early_stopping, "num_beams": 3, "num_return_sequences": 2, **cache, **asked}
+        expected = searched(TransformersSearch(model), batch, **options)
+        outputs = searched(model, batch, **options)
+        assert type(outputs) is type(expected)
+        for name in expected:
+            if name != "past_key_values":
+                assert_alike(outputs[name], expected[name], name)
+        assert len(outputs.scores) == len(expected.scores)
+        assert outputs.scores[0].shape == (len(SOURCES) * 3, model.config.vocab_size)
+        check_caches(outputs.past_key_values, expected.past_key_values)
+
+
+def assert_alike(actual, expected, name):
+    """Nested tuples of tensors of the same shapes and values."""
+    if isinstance(expected, tuple):
+        assert len(actual) == len(expected), name
+        for index, (a, e) in enumerate(zip(actual, expected, strict=True)):
+            assert_alike(a, e, f"{name}[{index}]")
+    elif expected is None:
+        assert actual is None, name
+    else:
+        assert actual.shape == expected.shape, name
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5, msg=lambda text: f"{name}: {text}")
+
+
+def check_caches(actual, expected):
+    if expected is None:
+        assert actual is None
+        return
+    assert type(actual) is type(expected)
+    for name in ("self_attention_cache", "cross_attention_cache"):
+        for a, e in zip(getattr(actual, name).layers, getattr(expected, name).layers, strict=True):
+            assert_alike(a.keys, e.keys, f"{name}.keys")
+            assert_alike(a.values, e.values, f"{name}.values")
+
+
+@pytest.mark.parametrize("fields", [{}, OTHER_VOCABULARY], ids=["one vocabulary", "two vocabularies"])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6])
+def test_transition_scores_add_up_to_the_scores(tiny_config, fields, length_penalty):
+    model = translator(tiny_config, **fields)
+    options = {"length_penalty": length_penalty, "num_return_sequences": 3}
+    outputs = searched(model, batch_of(SOURCES), **options)
+    transitions = model.compute_transition_scores(outputs.sequences, outputs.scores, outputs.beam_indices)
+    lengths = (outputs.beam_indices >= 0).sum(dim=1)
+    close(transitions.sum(dim=1) / lengths**length_penalty, outputs.sequences_scores)
+    # They are the model's own, from one pass over the finished translations.
+    log_probs = log_probs_of(model)
+    for row, tokens in enumerate(outputs.sequences.tolist()):
+        for step in range(int(lengths[row])):
+            expected = log_probs(SOURCES[row // 3], tokens[: step + 1])[tokens[step + 1]]
+            assert transitions[row, step].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_scores_come_best_first(model):
+    outputs = searched(model, batch_of(SOURCES), num_return_sequences=4, length_penalty=0.6)
+    scores = outputs.sequences_scores.view(len(SOURCES), 4)
+    assert torch.all(scores.diff(dim=1) <= 0)
+    for nbest in outputs.sequences.view(len(SOURCES), 4, -1).tolist():
+        assert len(set(map(tuple, nbest))) == 4
+
+
+@caches
+def test_bfloat16_equals_transformers_on_most_sentences(model, cache):
+    model = model.to(torch.bfloat16)
+    expected = searched(TransformersSearch(model), batch_of(SOURCES), **cache).sequences
+    outputs = searched(model, batch_of(SOURCES), return_dict_in_generate=False, output_scores=False, **cache)
+    longest = max(outputs.shape[1], expected.shape[1])
+    ours, theirs = (
+        torch.nn.functional.pad(ids, (0, longest - ids.shape[1]), value=PAD) for ids in (outputs, expected)
+    )
+    assert (ours == theirs).all(dim=1).sum() >= len(SOURCES) - 1
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_compiled_model_generates_the_same(model, cache):
+    options = {"return_dict_in_generate": False, "output_scores": False, "num_return_sequences": 2, **CACHES[cache]}
+    expected = searched(model, batch_of(SOURCES), **options)
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    model.compile(backend=backend, dynamic=True)
+    assert torch.equal(searched(model, batch_of(SOURCES), **options), expected)
+    assert graphs
+
+
+def rows_through(module):
+    """A list that each call of the module lengthens by the number of rows [rows, T, D] it was given."""
+    rows = []
+    module.register_forward_hook(lambda _, inputs, output: rows.append(inputs[0].shape[0] * inputs[0].shape[1]))
+    return rows
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_cross_attention_is_computed_once_per_sentence(model, cache):
+    layers = model.get_decoder().layers
+    rows = [rows_through(getattr(layer.encoder_attn, name)) for layer in layers for name in ("k_proj", "v_proj")]
+    options = {"return_dict_in_generate": False, "output_scores": False, "num_beams": 6, **CACHES[cache]}
+    searched(model, batch_of(SOURCES), **options)
+    longest = max(map(len, SOURCES))
+    assert rows == [[len(SOURCES) * longest]] * len(rows)
+
+
+def test_finished_sentences_leave_the_batch(model):
+    num_beams = 4
+    options = {"num_beams": num_beams, "early_stopping": True, "max_new_tokens": 14}
+    plain = {"return_dict_in_generate": False, "output_scores": False}
+    rows = rows_through(model.get_decoder().layers[0].fc1)
+    num_steps = []
+    for source in SOURCES:
+        rows.clear()
+        searched(model, batch_of([source]), **options, **plain)
+        num_steps.append(len(rows))
+    # Otherwise all finish at once, and nobody can leave.
+    assert len(set(num_steps)) > 2
+    rows.clear()
+    searched(model, batch_of(SOURCES), **options, **plain)
+    assert len(rows) == max(num_steps)
+    for step, num_rows in enumerate(rows):
+        assert num_rows <= num_beams * sum(steps > step for steps in num_steps)
+    # Whoever asks for what each step gave gets it for all rows.
+    outputs = searched(model, batch_of(SOURCES), **options)
+    assert {len(scores) for scores in outputs.scores} == {num_beams * len(SOURCES)}

@@ -1,0 +1,422 @@
+"""The paper's length penalty, limits per sentence and the coverage penalty: the slow search finds the same."""
+
+import json
+import re
+
+import pytest
+import torch
+from reference import Reference
+from reference_search import SlowSearch, coverage, limit_of, repeated_ngrams, without
+from search_models import (
+    EOS,
+    PAD,
+    PREFIXES,
+    SOURCES,
+    START,
+    VARIANTS,
+    attention_of,
+    batch_of,
+    log_probs_of,
+    translator,
+)
+from transformers import GenerationConfig
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+
+# With the one nearly nothing is cut, with the other much.
+LOOSE, TIGHT = 5, 1
+PAPER = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1.0,
+    "max_length_b": TIGHT,
+}
+NEVER_ENDS = {"suppress_tokens": [EOS]}
+CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
+# What is padding elsewhere is the start there.
+SHAPES = {name: fields for name, fields in VARIANTS.items() if name != "padding is zero"}
+SCORED = {"return_dict_in_generate": True, "output_scores": True}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_config):
+    """For tests that do not change it."""
+    return translator(tiny_config)
+
+
+def new_tokens(sequences, prompt_length=1, end_ids=(EOS,)):
+    """The tokens of each row up to its end, and nothing but padding behind it."""
+    rows = []
+    for row in sequences[:, prompt_length:].tolist():
+        ends = [index + 1 for index, token in enumerate(row) if token in end_ids]
+        length = ends[0] if ends else row.index(PAD) if PAD in row else len(row)
+        assert set(row[length:]) <= {PAD}
+        rows.append(row[:length])
+    return rows
+
+
+def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **options):
+    """The hypotheses of each sentence from the slow search, which never stops before the limit by default."""
+    log_probs = log_probs or log_probs_of(model)
+    prefixes = prefixes or [[START]] * len(sources)
+    pairs = zip(sources, prefixes, strict=True)
+    return [SlowSearch(log_probs, limit_of(source, a, b), **options).best(source, prefix) for source, prefix in pairs]
+
+
+def check_against_slow(model, batch, expected, num_best=1, prompt_length=1, **options):
+    """Tokens and scores of the first hypotheses; `expected` holds those of each sentence."""
+    options = PAPER | options | {"num_return_sequences": num_best}
+    wanted = [hypothesis for best in expected for hypothesis in best[:num_best]]
+    outputs = model.generate(**batch, **options, **SCORED)
+    assert new_tokens(outputs.sequences, prompt_length) == [hypothesis.tokens for hypothesis in wanted]
+    scores = torch.tensor([hypothesis.score for hypothesis in wanted])
+    torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
+    # Where only the sequences are asked for, the search is free in how it computes.
+    assert torch.equal(model.generate(**batch, **options), outputs.sequences)
+
+
+@pytest.mark.parametrize("num_beams", range(2, 9))
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 2.0])
+def test_gnmt_equals_the_slow_search_that_never_stops(tiny_config, num_beams, length_penalty):
+    model = translator(tiny_config, seed=num_beams % 3)
+    options = {"num_beams": num_beams, "length_penalty": length_penalty, "length_penalty_type": "gnmt"}
+    b = LOOSE if num_beams < 6 else TIGHT
+    expected = slow_best(model, SOURCES, b=b, **options)
+    for early_stopping in (False, "never"):
+        options |= {"early_stopping": early_stopping, "max_length_b": b}
+        check_against_slow(model, batch_of(SOURCES), expected, **options)
+        check_against_slow(model, batch_of(SOURCES), expected, num_best=num_beams, **options)
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "power"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6])
+def test_the_search_stops_as_soon_as_nothing_can_get_better(tiny_config, kind, length_penalty):
+    model = translator(tiny_config)
+    options = {"length_penalty": length_penalty, "length_penalty_type": kind, "early_stopping": "never"}
+    log_probs = log_probs_of(model)
+    calls = []
+    model.get_decoder().layers[0].register_forward_hook(lambda *_: calls.append(1))
+    stopped_early = 0
+    for source in SOURCES:
+        slow = SlowSearch(log_probs, limit_of(source, 1.0, 20), **options)
+        slow.best(source, [START])
+        calls.clear()
+        model.generate(**batch_of([source]), **PAPER | options | {"max_length_b": 20})
+        assert 0 < len(calls) <= slow.num_steps
+        stopped_early += slow.num_steps < slow.limit
+    assert stopped_early > 1
+
+
+@pytest.mark.parametrize("length_penalty", [0.6, 2.0])
+def test_gnmt_stopped_early_equals_the_slow_search(model, length_penalty):
+    options = {"length_penalty": length_penalty, "length_penalty_type": "gnmt", "early_stopping": True}
+    expected = slow_best(model, SOURCES, b=LOOSE, **options)
+    check_against_slow(model, batch_of(SOURCES), expected, num_best=4, **options, max_length_b=LOOSE)
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"], ids=str)
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 2.0])
+def test_power_within_limits_per_sentence_equals_the_slow_search(model, early_stopping, length_penalty):
+    options = {"length_penalty": length_penalty, "length_penalty_type": "power", "early_stopping": early_stopping}
+    for b in (LOOSE, TIGHT):
+        expected = slow_best(model, SOURCES, b=b, **options)
+        check_against_slow(model, batch_of(SOURCES), expected, num_best=4, **options, max_length_b=b)
+
+
+@pytest.mark.parametrize("fields", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+def test_every_shape_and_cache_equals_the_slow_search(tiny_config, fields, cache):
+    model = translator(tiny_config, **fields)
+    options = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
+    expected = slow_best(model, SOURCES, PREFIXES, **options)
+    for side, attention in (("left", "eager"), ("right", "sdpa")):
+        model.set_attn_implementation(attention)
+        check_against_slow(model, batch_of(SOURCES, side, PREFIXES), expected, 2, prompt_length=4, **options, **cache)
+
+
+def test_the_cases_are_not_vacuous(model):
+    def best(**options):
+        found = slow_best(model, SOURCES, **{"length_penalty": 2.0, "length_penalty_type": "gnmt"} | options)
+        return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found]
+
+    exact = best(b=LOOSE)
+    assert exact != best(b=LOOSE, length_penalty_type="power") and exact != best(b=LOOSE, length_penalty=0.6)
+    # Who stops as soon as there are enough, or by the heuristic of "power", finds something else.
+    assert exact != best(b=LOOSE, early_stopping=True) and exact != best(b=LOOSE, early_stopping=False)
+    # Some are cut at the limit, and some end by themselves after more than a token.
+    limits = [limit_of(source, 1, TIGHT) for source in SOURCES]
+    pairs = [(row, limit) for rows, limit in zip(best(length_penalty=0.6), limits, strict=True) for row in rows]
+    assert any(row[-1] != EOS and len(row) == limit for row, limit in pairs)
+    assert any(row[-1] == EOS and 2 < len(row) < limit for row, limit in pairs)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.3, 0), (0.6, 0), (0.6, 1)])
+def test_what_is_cut_at_the_limit_competes(model, a, b):
+    # So short that nearly nothing ends by itself.
+    options = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
+    expected = slow_best(model, SOURCES, a=a, b=b, **options)
+    cut = [best[0].tokens[-1] != EOS for best in expected]
+    assert any(cut)
+    check_against_slow(model, batch_of(SOURCES), expected, 4, **options, max_length_a=a, max_length_b=b)
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "power"])
+def test_a_wide_beam_finds_the_best_of_all_sequences(tiny_model, kind):
+    model = tiny_model(vocab_size=6)
+    sources = [[5, 3, EOS], [4, EOS], [3, 3, 5, EOS]]
+    log_probs = without(log_probs_of(model), lambda source, target: {PAD})
+    options = {"length_penalty": 1.5, "length_penalty_type": kind, "num_beams": 70}
+    searches = [SlowSearch(log_probs, limit_of(source, 1.0, 0), **options) for source in sources]
+    best = [search.all_hypotheses(source, [START])[:5] for search, source in zip(searches, sources, strict=True)]
+    options |= {"max_length_a": 1.0, "max_length_b": 0, "early_stopping": "never"}
+    check_against_slow(model, batch_of(sources), best, num_best=5, **options)
+
+
+@pytest.mark.parametrize("length_penalty_type", ["gnmt", "power"])
+def test_processors_criteria_and_ends_go_with_the_slow_search(model, length_penalty_type):
+    def stop_at_22(input_ids, scores, **kwargs):
+        return input_ids[:, -1] == 22
+
+    options = {"length_penalty": 0.6, "length_penalty_type": length_penalty_type, "num_beams": 3}
+    allowed = without(log_probs_of(model), repeated_ngrams(1))
+    ends = {"end_ids": (EOS, 13), "stops": lambda target: target[-1] == 22}
+    expected = slow_best(model, SOURCES, b=4, log_probs=allowed, **options, **ends)
+    outputs = model.generate(
+        **batch_of(SOURCES),
+        **PAPER | options | SCORED | {"max_length_b": 4},
+        early_stopping="never",
+        no_repeat_ngram_size=1,
+        eos_token_id=[EOS, 13],
+        stopping_criteria=[stop_at_22],
+    )
+    assert new_tokens(outputs.sequences, end_ids=(EOS, 13, 22)) == [best[0].tokens for best in expected]
+    scores = torch.tensor([best[0].score for best in expected])
+    torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
+    assert len({best[0].tokens[-1] for best in expected}) > 1
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "power"])
+@pytest.mark.parametrize(("beta", "cache"), [(0.2, "dynamic"), (1.0, "dynamic"), (0.2, "static"), (0.2, "none")])
+def test_coverage_equals_the_slow_search(model, kind, beta, cache):
+    attention = attention_of(model)
+    options = {"length_penalty": 0.6, "length_penalty_type": kind}
+
+    def bonus(source, target):
+        return coverage(attention(source, target), beta)
+
+    expected = slow_best(model, SOURCES, **options, bonus=bonus)
+    plain = slow_best(model, SOURCES, **options)
+    assert [[found.tokens for found in best] for best in plain] != [
+        [found.tokens for found in best] for best in expected
+    ]
+    for side in ("left", "right"):
+        check = {**options, **CACHES[cache], "coverage_penalty": beta, "early_stopping": "never"}
+        check_against_slow(model, batch_of(SOURCES, side), expected, num_best=4, **check)
+
+
+def test_coverage_is_that_of_the_paper_in_slow_loops(model):
+    reference, attention = Reference(model.state_dict(), model.config), attention_of(model)
+    with torch.no_grad():
+        reference.decode([START, 7, 9, 4], reference.encode(SOURCES[0]))
+    maps = reference.attention_maps["model.decoder.layers.1.encoder_attn"].mean(dim=0)
+    torch.testing.assert_close(torch.tensor(attention(SOURCES[0], [START, 7, 9, 4, EOS])), maps, atol=1e-6, rtol=1e-5)
+
+
+def test_no_coverage_penalty_changes_nothing(model):
+    plain = model.generate(**batch_of(SOURCES), **PAPER, **SCORED)
+    zero = model.generate(**batch_of(SOURCES), **PAPER, **SCORED, coverage_penalty=0.0)
+    assert torch.equal(plain.sequences, zero.sequences)
+    assert torch.equal(plain.sequences_scores, zero.sequences_scores)
+
+
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 3},
+    "sampling": {"num_beams": 1, "do_sample": True},
+    "several samples": {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
+    "beam sampling": {"num_beams": 3, "do_sample": True},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("limits", [(1, 2), (0.5, 0), (1.5, None), (None, 3), (0.0, 0), (0.01, 0)], ids=str)
+@pytest.mark.parametrize("outputs_asked", [False, True])
+def test_every_search_goes_to_the_limit_and_no_further(model, search, limits, outputs_asked):
+    a, b = limits
+    fields = {name: value for name, value in (("max_length_a", a), ("max_length_b", b)) if value is not None}
+    asked = SCORED if outputs_asked else {}
+    torch.manual_seed(0)
+    found = model.generate(**batch_of(SOURCES), **search, **fields, **NEVER_ENDS, **asked)
+    rows = new_tokens(found.sequences if outputs_asked else found)
+    copies = search.get("num_return_sequences", 1)
+    expected = [limit_of(source, a or 0.0, b or 0) for source in SOURCES for _ in range(copies)]
+    assert [len(row) for row in rows] == expected
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_all_limits_hold_together(model, search):
+    limits = {"max_length_a": 1.0, "max_length_b": 1}
+    for together in ({"max_new_tokens": 5}, {"max_length": 6}):
+        torch.manual_seed(0)
+        rows = new_tokens(model.generate(**batch_of(SOURCES), **search, **limits, **together, **NEVER_ENDS))
+        copies = search.get("num_return_sequences", 1)
+        assert [len(row) for row in rows] == [min(5, len(source) + 1) for source in SOURCES for _ in range(copies)]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_prefix_does_not_count_into_the_limit(model, num_beams):
+    batch = batch_of(SOURCES, "left", PREFIXES)
+    found = model.generate(**batch, num_beams=num_beams, max_length_a=0.5, max_length_b=1, **NEVER_ENDS)
+    assert torch.equal(found[:, :4], batch["decoder_input_ids"])
+    assert [len(row) for row in new_tokens(found, 4)] == [limit_of(source, 0.5, 1) for source in SOURCES]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_only_real_source_tokens_count(model, num_beams):
+    options = {"num_beams": num_beams, "max_length_a": 1.0, "max_length_b": 0, **NEVER_ENDS}
+    expected = [len(source) for source in SOURCES]
+    batch = batch_of(SOURCES, "left")
+    mask = {"attention_mask": batch["attention_mask"]}
+    inferred = model.generate(input_ids=batch["input_ids"], **options)
+    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(batch["input_ids"]), **mask, **options)
+    encoded = model.generate(encoder_outputs=model.get_encoder()(**batch), **mask, **options)
+    for found in (inferred, embedded, encoded):
+        assert [len(row) for row in new_tokens(found)] == expected
+    # What the mask hides is no source token, whatever its id.
+    mask["attention_mask"][3, -3:] = 0
+    hidden = model.generate(input_ids=batch["input_ids"], **mask, **options)
+    assert [len(row) for row in new_tokens(hidden)] == [*expected[:3], expected[3] - 3, expected[4]]
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_without_any_length_the_limit_is_the_source_and_fifty(model, search):
+    rows = new_tokens(model.generate(**batch_of(SOURCES), **search, **NEVER_ENDS))
+    copies = search.get("num_return_sequences", 1)
+    assert [len(row) for row in rows] == [len(source) + 50 for source in SOURCES for _ in range(copies)]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("given", [{"max_new_tokens": 60}, {"max_length": 61}], ids=str)
+def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, num_beams, given):
+    model = translator(tiny_config)
+    batch, options = batch_of(SOURCES), {"num_beams": num_beams, **NEVER_ENDS}
+    in_kwargs = model.generate(**batch, **options, **given)
+    in_object = model.generate(**batch, generation_config=GenerationConfig(**options, **given))
+    model.generation_config.update(**given)
+    in_model = model.generate(**batch, **options)
+    for found in (in_kwargs, in_object, in_model):
+        assert found.shape[1] == 61 and PAD not in found
+
+
+@pytest.mark.parametrize("given", [{}, {"max_length_a": 1.0, "max_length_b": 50}], ids=["default", "paper"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_learned_positions_are_not_overrun(tiny_config, given, num_beams):
+    model = translator(tiny_config, position_embedding="learned", max_position_embeddings=16)
+    found = model.generate(**batch_of(SOURCES), num_beams=num_beams, **given, **NEVER_ENDS)
+    # All rows of the table are used, and what the last one predicts may still come.
+    assert found.shape[1] in (16, 17) and PAD not in found
+
+
+def test_a_sentence_of_a_batch_is_translated_as_if_alone(tiny_config):
+    model = translator(tiny_config, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    lengths = [1, 9, 3, 1, 7, 2, 12, 5]
+    sources = [[*torch.randint(3, 23, (length,), generator=generator).tolist(), EOS] for length in lengths]
+    limits = {"max_length_a": 1.0, "max_length_b": 1}
+    searches = [
+        {"num_beams": 1, **limits},
+        {"num_beams": 1},
+        {"num_beams": 5, "length_penalty": 0.6, **limits},
+        {"num_beams": 5, "length_penalty": 0.6, "early_stopping": True, "num_return_sequences": 2, **limits},
+        {"num_beams": 3},
+        {"num_beams": 3, "max_new_tokens": 8, "cache_implementation": "static"},
+        {"num_beams": 3, "use_cache": False, **limits},
+        {**PAPER, "num_return_sequences": 4},
+        {**PAPER, "coverage_penalty": 0.3},
+        {**PAPER, "no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+    ]
+    for search in searches:
+        copies = search.get("num_return_sequences", 1)
+        alone = [row for source in sources for row in new_tokens(model.generate(**batch_of([source]), **search))]
+        for order in (range(8), reversed(range(8)), [6, 1, 4, 7, 2, 5, 0, 3]):
+            order = list(order)
+            batch = batch_of([sources[index] for index in order], "left" if order[0] else "right")
+            together = new_tokens(model.generate(**batch, **search))
+            assert together == [alone[index * copies + copy] for index in order for copy in range(copies)], search
+
+
+def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
+    model, plain = translator(tiny_config), translator(tiny_config)
+    fields = PAPER | {"coverage_penalty": 0.2}
+    expected = plain.generate(**batch_of(SOURCES), **fields)
+    for name, value in fields.items():
+        setattr(model.generation_config, name, value)
+    assert torch.equal(model.generate(**batch_of(SOURCES)), expected)
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "generation_config.json").read_text(encoding="utf-8"))
+    assert written | fields == written
+    loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
+    assert {name: getattr(loaded.generation_config, name, None) for name in fields} == fields
+    assert torch.equal(loaded.generate(**batch_of(SOURCES)), expected)
+    # An argument of `generate` comes before what the checkpoint says, also in a config object.
+    changed = {"length_penalty_type": "power", "coverage_penalty": 0.0, "num_beams": 2}
+    expected = plain.generate(**batch_of(SOURCES), **fields | changed)
+    assert torch.equal(loaded.generate(**batch_of(SOURCES), **changed), expected)
+    assert torch.equal(loaded.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**changed)), expected)
+
+
+def test_the_fields_may_come_in_a_config_object(model):
+    expected = model.generate(**batch_of(SOURCES), **PAPER)
+    assert torch.equal(model.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**PAPER)), expected)
+
+
+NEW_FIELDS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+
+
+def test_a_fresh_model_keeps_the_defaults_of_transformers(tiny_model, tmp_path):
+    model = tiny_model()
+    for name in NEW_FIELDS:
+        assert getattr(model.generation_config, name, None) is None
+    assert model.generation_config.num_beams in (None, 1)
+    model.save_pretrained(tmp_path)
+    for file in tmp_path.glob("*.json"):
+        assert not set(NEW_FIELDS) & set(json.loads(file.read_text(encoding="utf-8"))), file
+    batch = batch_of(SOURCES)
+    greedy = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=9)
+    assert torch.equal(model.generate(**batch, max_new_tokens=9), greedy)
+
+
+WRONG = [
+    ("length_penalty_type", "foo", "foo"),
+    ("length_penalty_type", 1, "1"),
+    ("max_length_a", -1, "-1"),
+    ("max_length_a", "2", "2"),
+    ("max_length_a", float("nan"), "nan"),
+    ("max_length_a", float("inf"), "inf"),
+    ("max_length_b", 1.5, "1.5"),
+    ("max_length_b", "x", "x"),
+    ("coverage_penalty", "x", "x"),
+    ("coverage_penalty", -0.1, "-0.1"),
+    ("coverage_penalty", float("nan"), "nan"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), WRONG)
+def test_a_wrong_field_is_named_with_its_value_and_what_it_must_be(tiny_config, tmp_path, name, value, shown):
+    model = translator(tiny_config)
+    sentence = rf"`{name}` must be .+, but is [\"']?{re.escape(shown)}[\"']?\."
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(**batch_of(SOURCES), num_beams=2, **{name: value})
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(**batch_of(SOURCES), generation_config=GenerationConfig(num_beams=2, **{name: value}))
+    setattr(model.generation_config, name, value)
+    with pytest.raises(ValueError, match=sentence):
+        model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(**batch_of(SOURCES))
+
+
+def test_an_unknown_argument_is_refused_as_ever(model):
+    with pytest.raises(ValueError, match=r"model_kwargs.*not used by the model.*max_length_c"):
+        model.generate(**batch_of(SOURCES), max_length_c=1)
