@@ -86,7 +86,10 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    translated = translator.translate(sources, tokens_per_batch=tokens_per_batch, **generate_kwargs)
+    # What is scored is the search itself.
+    translated = translator.translate(
+        sources, tokens_per_batch=tokens_per_batch, repetition_guard=False, **generate_kwargs
+    )
     translations = list(_with_progress(translated, len(sources)))
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(

@@ -104,11 +104,15 @@ class TrainingSection:
 
 @dataclass
 class DecodingSection:
-    """What is written to the checkpoint's generation_config.json."""
+    """What is written to the checkpoint's generation_config.json: by default the paper's search, Section 6.1."""
 
     num_beams: int = 4
     length_penalty: float = 0.6
-    max_length: int = 256
+    length_penalty_type: Literal["gnmt", "power"] = "gnmt"
+    # At most a * source tokens + b new tokens; and no more than max_length where it is given.
+    max_length_a: float = 1.0
+    max_length_b: int = 50
+    max_length: int | None = None
     early_stopping: bool = False
 
 
@@ -352,7 +356,7 @@ _AT_LEAST_ONE = """
 """.split()
 _NOT_NEGATIVE = """
     seed training.learning_rate_factor training.adam_epsilon training.max_grad_norm training.average_checkpoints
-    training.dataloader_num_workers
+    training.dataloader_num_workers decoding.max_length_a decoding.max_length_b
 """.split()
 
 
@@ -393,7 +397,7 @@ def _check_text(recipe: Recipe) -> None:
     ratio = recipe.data.max_length_ratio
     if ratio is not None and not ratio >= 1:
         raise ValueError(f"`data.max_length_ratio` must be 1 or more, or null for no limit, but is {ratio}.")
-    longest = max(recipe.data.max_length, recipe.decoding.max_length)
+    longest = max(recipe.data.max_length, recipe.decoding.max_length or 0)
     positions = recipe.model.get("max_position_embeddings", VaswaniConfig.max_position_embeddings)
     if recipe.model.get("position_embedding") == "learned" and positions < longest:
         raise ValueError(

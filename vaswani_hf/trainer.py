@@ -254,7 +254,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
         translated = translator.translate(
-            [pairs[i]["source"] for i in shares], tokens_per_batch=evaluation.tokens_per_batch, num_beams=1
+            [pairs[i]["source"] for i in shares],
+            tokens_per_batch=evaluation.tokens_per_batch,
+            num_beams=1,
+            # A model that has just begun repeats itself all the time.
+            repetition_guard=False,
         )
         ordered = sorted(gather_object(list(zip(shares, translated, strict=True))))
         model.train(was_training)

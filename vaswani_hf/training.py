@@ -235,8 +235,8 @@ def decoding_settings(recipe: Recipe) -> dict[str, Any]:
     """
     settings = dataclasses.asdict(recipe.decoding)
     if recipe.decoding.num_beams == 1:
-        del settings["length_penalty"], settings["early_stopping"]
-    return settings
+        del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def make_trainer(
