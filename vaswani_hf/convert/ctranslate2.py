@@ -1,0 +1,251 @@
+"""A checkpoint as a CTranslate2 model, through CTranslate2's own converter and a loader for our config.
+
+Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts Vaswani
+checkpoints by itself. What is expressed otherwise than in the checkpoint:
+
+- The sinusoids are a table, because CTranslate2's own are others (sines and cosines in halves, from position 1).
+- The excluded padding class gets its logit through a bias of the output projection.
+- CTranslate2 has one width for keys and values: where `d_k` and `d_v` differ, the narrower get features of zeros.
+"""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from ctranslate2.converters.transformers import BartLoader, TransformersConverter, register_loader
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from ..configuration_vaswani import VaswaniConfig
+from ..layers_vaswani import VaswaniAttention, sinusoids
+from ..modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..tokenization import load_tokenizers, save_tokenizers
+from .comparison import TOLERANCE, Tokenizers, report, sample_batch
+from .ctranslate2_translator import CTranslate2Translator, first_end
+from .positions import num_positions
+
+ACTIVATIONS = {
+    "gelu": Activation.GELU,
+    "gelu_fast": Activation.GELUTanh,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_python": Activation.GELU,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "quick_gelu": Activation.GELUSigmoid,
+    "relu": Activation.RELU,
+    "sigmoid": Activation.Sigmoid,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
+    "tanh": Activation.Tanh,
+}
+
+
+@register_loader("VaswaniConfig")
+class VaswaniLoader(BartLoader):
+    """Makes a CTranslate2 specification of a model; layers have the names that BART's have."""
+
+    @property
+    def architecture_name(self) -> str:
+        """The class of transformers that loads the checkpoint."""
+        return "AutoModelForSeq2SeqLM"
+
+    def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
+        """The specification of a model; it refers to the model's weights, and quantizing it may change them.
+
+        Args:
+            model (VaswaniForSeq2SeqLM): The model.
+            tokenizer (PreTrainedTokenizerFast): Of the source, from the folder that has the target's too.
+
+        Returns:
+            TransformerSpec: The specification.
+
+        Raises:
+            ValueError: If CTranslate2 has no equivalent of a field of the config.
+        """
+        _refuse_what_ctranslate2_cannot(model.config)
+        tokenizers = _with_target(tokenizer)
+        spec = self.get_model_spec(model)
+        _set_vocabularies(spec, model.config, tokenizers)
+        _set_positions(spec, model, num_positions(model, tokenizers))
+        spec.config.add_attribute("layer_norm_epsilon", model.config.layer_norm_eps)
+        return spec
+
+    def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
+        """The specification, but for positions and vocabularies.
+
+        Args:
+            model (VaswaniForSeq2SeqLM): The model.
+
+        Returns:
+            TransformerSpec: The specification.
+        """
+        config = model.config
+        common = {"pre_norm": config.norm_position == "pre", "activation": ACTIVATIONS[config.activation_function]}
+        encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
+        # The attention that CTranslate2 reports is the mean over all (0) heads of the last (-1) layer.
+        heads = {"alignment_layer": -1, "alignment_heads": 0}
+        decoder = TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **common, **heads)
+        self.set_encoder(encoder, model.model.encoder)
+        self.set_decoder(decoder, model.model.decoder)
+        self.set_linear(decoder.projection, model.lm_head)
+        if config.pad_token_id is not None and not model._padding_is_end():
+            decoder.projection.bias = torch.zeros(config.decoder_vocab_size)
+            decoder.projection.bias[config.pad_token_id] = EXCLUDED_LOGIT
+        return TransformerSpec(encoder, decoder)
+
+    def set_common_layers(self, spec: Any, module: nn.Module) -> None:
+        """What encoder and decoder have outside their layers.
+
+        Args:
+            spec (TransformerEncoderSpec or TransformerDecoderSpec): Where it is set.
+            module (VaswaniEncoder or VaswaniDecoder): Where it is.
+        """
+        spec.scale_embeddings = module.embed_scale
+        self.set_embeddings(
+            spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
+        )
+        if hasattr(module, "layer_norm"):
+            self.set_layer_norm(spec.layer_norm, module.layer_norm)
+
+    def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
+        """The projections of an attention, and what its scores are multiplied by.
+
+        Args:
+            spec (MultiHeadAttentionSpec): Where they are set.
+            attention (VaswaniAttention): Where they are.
+            self_attention (bool): Whether queries come from where keys and values come from.
+        """
+        super().set_attention(spec, _with_one_width(attention), self_attention)
+        spec.queries_scale = attention.scaling
+
+
+def to_ctranslate2(
+    model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
+) -> None:
+    """Write a model in memory as a CTranslate2 model, with all that `CTranslate2Translator` needs beside it.
+
+    The converter loads a copy, because quantizing changes weights in place.
+
+    Args:
+        model (VaswaniForSeq2SeqLM): The model, which stays as it is.
+        tokenizers (tuple): Of source and target.
+        folder (str or Path): A folder that does not exist.
+        quantization (str, optional): "int8", "int16", "float16" or "bfloat16"; the model's dtype by default.
+
+    Raises:
+        ValueError: If CTranslate2 has no equivalent of a field of the config.
+    """
+    with TemporaryDirectory() as checkpoint:
+        model.save_pretrained(checkpoint)
+        save_tokenizers(*tokenizers, checkpoint)
+        TransformersConverter(checkpoint).convert(str(folder), quantization=quantization)
+        shutil.copy(Path(checkpoint) / "generation_config.json", folder)
+    save_tokenizers(*tokenizers, folder)
+
+
+def export_ctranslate2(
+    model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
+) -> str:
+    """Write the CTranslate2 model and compare its log-probabilities with the checkpoint's.
+
+    Args:
+        model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
+        tokenizers (tuple): Of source and target.
+        folder (Path): A folder that does not exist.
+        quantization (str, optional): "int8", "int16", "float16" or "bfloat16"; the model's dtype by default.
+
+    Returns:
+        str: The line with the largest difference, whatever it is where the weights are quantized.
+
+    Raises:
+        ValueError: If CTranslate2 has no equivalent of a field of the config, or computes something else.
+    """
+    to_ctranslate2(model, tokenizers, folder, quantization)
+    batch = sample_batch(model.config)
+    source_ids, target_ids = (
+        [
+            row[mask.bool()].tolist()
+            for row, mask in zip(batch[f"{side}input_ids"], batch[f"{side}attention_mask"], strict=True)
+        ]
+        for side in ("", "decoder_")
+    )
+    scores = CTranslate2Translator(folder).score_batch(source_ids, [ids[1:] for ids in target_ids])
+    with torch.no_grad():
+        log_probs = model.float()(**batch).logits.log_softmax(dim=-1)
+    config: Any = model.config
+    eos = first_end(config.eos_token_id)
+    differences = [
+        (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
+        for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
+    ]
+    return report("log-probabilities of CTranslate2", max(differences), None if quantization else TOLERANCE)
+
+
+def _refuse_what_ctranslate2_cannot(config: VaswaniConfig) -> None:
+    if config.activation_function not in ACTIVATIONS:
+        raise ValueError(
+            f"`activation_function` is {config.activation_function!r}, which CTranslate2 cannot express: it has "
+            f"{', '.join(sorted(ACTIVATIONS))}."
+        )
+    if config.eos_token_id is None:
+        raise ValueError("`eos_token_id` is None, which CTranslate2 cannot express: its search ends with a token.")
+    if config.decoder_start_token_id is None and config.bos_token_id is None:
+        raise ValueError("`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.")
+
+
+def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
+    if tokenizer.init_kwargs.get("separate_vocabs", False):
+        return load_tokenizers(tokenizer.name_or_path)
+    return tokenizer, tokenizer
+
+
+def _set_vocabularies(spec: TransformerSpec, config: Any, tokenizers: Tokenizers) -> None:
+    source, target = (
+        # A model may have more classes than its tokenizer, or fewer.
+        [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
+        for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
+    )
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    spec.config.decoder_start_token = target[start]
+    spec.config.eos_token = target[first_end(config.eos_token_id)]
+    spec.config.bos_token, spec.config.unk_token = tokenizers[1].bos_token, tokenizers[1].unk_token
+
+
+def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int) -> None:
+    for layers, stack in ((spec.encoder, model.model.encoder), (spec.decoder, model.model.decoder)):
+        is_learned = model.config.position_embedding == "learned"
+        table = stack.embed_positions.weight if is_learned else sinusoids(torch.arange(rows), model.config.d_model)
+        layers.position_encodings.encodings = table
+    # Not for CTranslate2, which knows its table, but for those who ask how long an input may be.
+    spec.config.add_attribute("max_position_embeddings", rows)
+
+
+def _with_one_width(attention: VaswaniAttention) -> Any:
+    """Projections for heads whose keys are as wide as their values, with the same scores and outputs."""
+    d_k, d_v = attention.d_k, attention.d_v
+    if d_k == d_v:
+        return attention
+    width = max(d_k, d_v)
+
+    def widened(tensor: Any, old_width: int) -> Any:
+        if tensor is None:
+            return None
+        heads = tensor.unflatten(0, (-1, old_width))
+        zeros = heads.new_zeros(heads.shape[0], width - old_width, *heads.shape[2:])
+        return torch.cat((heads, zeros), dim=1).flatten(0, 1)
+
+    widths = {"q_proj": d_k, "k_proj": d_k, "v_proj": d_v}
+    projections = {name: getattr(attention, name) for name in widths}
+    reading = {
+        name: SimpleNamespace(weight=widened(p.weight, widths[name]), bias=widened(p.bias, widths[name]))
+        for name, p in projections.items()
+    }
+    out_proj = attention.out_proj
+    weight = widened(out_proj.weight.T, d_v).T.contiguous()
+    return SimpleNamespace(**reading, out_proj=SimpleNamespace(weight=weight, bias=out_proj.bias))

@@ -1,0 +1,166 @@
+"""A checkpoint as three ONNX graphs, by the exporter of transformers, checked with ONNX Runtime.
+
+- encoder.onnx: `input_ids` and `attention_mask` to `last_hidden_state`, which is `encoder_outputs.last_hidden_state` of
+  the other two.
+- prefill.onnx: the beginning of a translation, `decoder_input_ids` of any length, to `logits` and `past_key_values.*`.
+- decode.onnx: further tokens, with `input.past_key_values.*`, to `logits` and `output.past_key_values.*`.
+
+Batch and lengths are free. A file's weights lie beside it, in .onnx.data. Where transformers has an `ExportedModel`, that
+loads the folder.
+"""
+
+import contextlib
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.exporters.configs import OnnxConfig
+from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
+from transformers.exporters.exporter_onnx import OnnxExporter
+from transformers.modeling_outputs import BaseModelOutput
+
+from ..modeling_vaswani import VaswaniForSeq2SeqLM
+from ..tokenization import save_tokenizers
+from .comparison import Tokenizers, report, sample_batch
+
+# How much of the sample the graphs are made from; the comparison has all of it, in other shapes.
+_TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
+# Target tokens that prefill.onnx gets in the comparison; decode.onnx gets the others, one by one.
+_PREFILLED = 3
+
+
+def export_onnx(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path) -> str:
+    """Write the graphs in float32, configs and tokenizers, and compare the graphs with the model.
+
+    Args:
+        model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
+        tokenizers (tuple, optional): Of source and target.
+        folder (Path): A folder that does not exist.
+
+    Returns:
+        str: The line with the largest difference of the logits, or what is missing for a comparison.
+
+    Raises:
+        ValueError: If the graphs compute something else.
+    """
+    model.float()
+    with _quiet():
+        graphs = {name: _export(part, inputs) for name, (part, inputs) in _parts(model).items()}
+    folder.mkdir()
+    _save(graphs, model, folder)
+    if tokenizers is not None:
+        save_tokenizers(*tokenizers, folder)
+    if find_spec("onnxruntime") is None:
+        return "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."
+    batch = sample_batch(model.config)
+    with torch.no_grad():
+        difference = run_onnx(folder, batch) - model(**batch).logits
+    return report("logits of ONNX Runtime", difference[batch["decoder_attention_mask"].bool()].abs().max().item())
+
+
+def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The logits that the graphs give in ONNX Runtime: the source encoded, the target read token by token.
+
+    Args:
+        folder (Path): Where the graphs are.
+        batch (dict): `input_ids` and `attention_mask` [B, S], `decoder_input_ids` [B, T], right-padded, int64.
+
+    Returns:
+        torch.Tensor: [B, T, V] float32; only those of real tokens mean something.
+    """
+    import onnxruntime
+
+    sessions = {
+        name: onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        for name in ("encoder", "prefill", "decode")
+    }
+
+    def run(name: str, values: dict[str, Any]) -> dict[str, Any]:
+        names = [output.name for output in sessions[name].get_outputs()]
+        inputs = {value.name: values[value.name] for value in sessions[name].get_inputs()}
+        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+
+    values = {name: tensor.numpy() for name, tensor in batch.items()}
+    source = {
+        "attention_mask": values["attention_mask"],
+        "encoder_outputs.last_hidden_state": run("encoder", values)["last_hidden_state"],
+    }
+    target = values["decoder_input_ids"]
+    outputs = run("prefill", {**source, "decoder_input_ids": target[:, :_PREFILLED]})
+    logits = [outputs["logits"]]
+    for i in range(_PREFILLED, target.shape[1]):
+        past = {
+            f"input.{name.removeprefix('output.')}": value for name, value in outputs.items() if "past_key" in name
+        }
+        outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
+        logits.append(outputs["logits"])
+    return torch.cat([torch.from_numpy(part) for part in logits], dim=1)
+
+
+def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """What each graph is made of, and inputs to trace it with."""
+    batch = {name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH] for name, tensor in sample_batch(model.config).items()}
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        states = model.get_encoder()(**source).last_hidden_state
+        inputs = {
+            "encoder_outputs": BaseModelOutput(states),
+            "attention_mask": batch["attention_mask"],
+            "use_cache": True,
+        }
+        prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
+        past = model(**prefix).past_key_values
+    further = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:], "past_key_values": past}
+    return {"encoder": (model.get_encoder(), source), "prefill": (model, prefix), "decode": (model, further)}
+
+
+def _export(part: Any, inputs: dict[str, Any]) -> Any:
+    # The exporter takes the switch out of the inputs.
+    shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
+    return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
+
+
+def _varying(shapes: Any) -> Any:
+    """Of all axes those of batch and length: [B, S], [B, S, D], [B, H, S, K]. Tracing the others takes minutes."""
+    if isinstance(shapes, dict) and 0 in shapes:
+        return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
+    if isinstance(shapes, dict):
+        return {name: _varying(value) for name, value in shapes.items()}
+    return [_varying(value) for value in shapes] if isinstance(shapes, list) else shapes
+
+
+def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> None:
+    try:
+        from transformers.exporters.base import ExportedModel
+    except ImportError:
+        # transformers 5.17 gives torch's programs.
+        for name, program in graphs.items():
+            program.save(folder / f"{name}.onnx", external_data=True)
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        return
+    components = {name: exported.components["model"] for name, exported in graphs.items()}
+    ExportedModel(components, "onnx", model.config, model.generation_config).save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to themselves what torch prints of its progress and warns of its own and transformers' insides.
+
+    Yields:
+        None: Once.
+    """
+    disabled = logging.root.manager.disable
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
