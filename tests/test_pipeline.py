@@ -33,6 +33,7 @@ import vaswani_hf.pipeline_vaswani
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.pipeline_vaswani import register_translation_pipeline
 from vaswani_hf.tokenization import save_tokenizers, train_tokenizer
+from vaswani_hf.translation import Translator
 
 # Of different lengths, so that a batch of them is padded.
 TEXTS = ["a cat", "the dog lay on the mat", "a small cat sat on the mat and the dog lay there", "the dog"]
@@ -239,10 +240,11 @@ def test_settings_of_the_call_and_of_the_constructor(checkpoint, tokenizer):
 @pytest.mark.parametrize(
     ("of_the_checkpoint", "of_the_call", "expected"),
     [
-        ({}, {}, {"num_beams": 4, "max_new_tokens": 256}),
+        # The search has a limit of its own for each sentence.
+        ({}, {}, {"num_beams": 4}),
         ({}, {"max_length": 9}, {"num_beams": 4, "max_length": 9}),
         ({}, {"num_beams": 1, "max_new_tokens": 9}, {"num_beams": 1, "max_new_tokens": 9}),
-        ({"num_beams": 2}, {}, {"max_new_tokens": 256}),
+        ({"num_beams": 2}, {}, {}),
         ({"max_length": 30}, {}, {"num_beams": 4}),
         ({"max_new_tokens": 30}, {"num_beams": 2}, {"num_beams": 2}),
     ],
@@ -324,10 +326,17 @@ translator(["a cat", "the dog"], batch_size=2, num_beams=2, max_new_tokens=20)
     assert (result.returncode, lines, result.stdout) == (0, [], "")
 
 
-def test_the_file_travels_alone():
-    path = vaswani_hf.pipeline_vaswani.__file__
-    assert get_relative_imports(path) == []
-    assert set(get_imports(path)) <= {"collections", "os", "re", "torch", "transformers", "typing"}
+def test_the_file_travels_with_its_siblings_alone():
+    path = Path(vaswani_hf.pipeline_vaswani.__file__)
+    waiting, seen = [path], set()
+    while waiting:
+        file = waiting.pop()
+        seen.add(file.name)
+        siblings = {path.parent / f"{name}.py" for name in get_relative_imports(file)}
+        assert all(sibling.name.endswith("_vaswani.py") and sibling.exists() for sibling in siblings)
+        waiting += [sibling for sibling in siblings if sibling.name not in seen]
+        assert {name for name in get_imports(file) if name not in sys.stdlib_module_names} <= {"torch", "transformers"}
+    assert "scoring_vaswani.py" in seen
 
 
 def test_a_model_that_is_no_encoder_decoder_is_refused(tokenizer):
@@ -482,3 +491,143 @@ def test_token_type_ids_are_left_out(translator, tokenizer):
     )
     assert "token_type_ids" in with_types("a cat")
     assert TranslationPipeline(translator.model, with_types, device="cpu")(TEXTS) == RECORDS
+
+
+def test_scores_and_alignments(translator, checkpoint):
+    package = Translator.from_pretrained(checkpoint, "cpu")
+    wanted = {"return_scores": True, "return_alignments": True}
+    expected = list(package.translate(TEXTS, num_beams=4, **wanted))
+    for batch_size in (1, 3):
+        records = translator([*TEXTS[:2], "", *TEXTS[2:]], batch_size=batch_size, num_beams=4, **wanted)
+        assert records.pop(2) == {
+            "translation_text": "",
+            "score": 0.0,
+            "confidence": 1.0,
+            "words": [],
+            "alignment": "",
+        }
+        for record, translation in zip(records, expected, strict=True):
+            assert record["translation_text"] == translation.text
+            assert record["score"] == pytest.approx(translation.score, abs=1e-4)
+            assert record["confidence"] == pytest.approx(translation.confidence, abs=1e-4)
+            assert [word["word"] for word in record["words"]] == translation.text.split()
+            confidences = [word.confidence for word in translation.words]
+            assert [word["confidence"] for word in record["words"]] == pytest.approx(confidences, abs=1e-4)
+            assert record["alignment"] == translation.alignment
+    (record,) = translator("a cat", return_alignments=True)
+    assert record.keys() == {"translation_text", "alignment"}
+    (record,) = translator("a cat", return_scores=True, return_tensors=True)
+    assert record.keys() == {"translation_token_ids", "score", "confidence", "words"}
+
+
+def test_scores_are_those_of_the_search(translator, tokenizer):
+    settings = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.6, "length_penalty_type": "gnmt"}
+    inputs = tokenizer(TEXTS[1], return_tensors="pt")
+    found = translator.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, **settings)
+    records = translator(TEXTS[1], return_scores=True, **settings)
+    assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
+    nested = translator(TEXTS, return_scores=True, batch_size=2, **settings)
+    assert [[record.keys() >= {"score"} for record in of_text] for of_text in nested] == [[True] * 3] * 4
+
+
+def test_long_texts(translator):
+    text = "A cat.\n\n  The dog! A small cat?\n"
+    sentences = translator(["A cat.", "The dog!", "A small cat?"], return_scores=True, return_alignments=True)
+    joined = "{}\n\n  {} {}\n".format(*(record["translation_text"] for record in sentences))
+    (record,) = translator(text, split_sentences=True, return_scores=True, return_alignments=True)
+    assert record["translation_text"] == joined
+    assert record["score"] == pytest.approx(sum(record["score"] for record in sentences), abs=1e-4)
+    assert [word["word"] for word in record["words"]] == joined.split()
+    targets = [pair.split("-")[1] for pair in record["alignment"].split()]
+    assert targets == [str(i) for i in range(len(joined.split()))]
+    sources = [int(pair.split("-")[0]) for pair in record["alignment"].split()]
+    assert max(sources[: len(sentences[0]["words"])]) < 2 <= min(sources[len(sentences[0]["words"]) :])
+    # All the ways of giving texts, and the constructor.
+    texts = [text, "", "a cat"]
+    expected = [{"translation_text": joined}, {"translation_text": ""}, RECORDS[0]]
+    assert translator(texts, split_sentences=True, batch_size=2) == expected
+    stream = translator((text for text in texts), split_sentences=True, batch_size=2)
+    assert list(stream) == [[record] for record in expected]
+    dataset = KeyDataset(datasets.Dataset.from_dict({"en": texts}), "en")
+    assert list(translator(dataset, split_sentences=True)) == [[record] for record in expected]
+    splitting = TranslationPipeline(translator.model, translator.tokenizer, device="cpu", split_sentences=True)
+    assert splitting(text) == expected[:1] and splitting(text, num_beams=2, num_return_sequences=2)[1]
+    with pytest.raises(TypeError, match="^A text to translate must be a str, but one is of type int.$"):
+        splitting(["a cat", 3])
+    with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
+        translator(text, split_sentences=True, return_tensors=True)
+
+
+def test_constraints(translator):
+    for record in translator(TEXTS, target_prefix="der Hund lag", batch_size=3):
+        assert record["translation_text"].startswith("der Hund lag")
+    for record in translator(TEXTS, must_contain=["saß"], batch_size=3):
+        assert " saß" in record["translation_text"]
+    prefixes = ["der", "", "eine kleine", "auf der Matte"]
+    phrases = [[], ["Matte"], ["Hund", "saß"], []]
+    each = translator(TEXTS, target_prefix=prefixes, must_contain=phrases, batch_size=4, return_scores=True)
+    for record, prefix, of_text in zip(each, prefixes, phrases, strict=True):
+        assert record["translation_text"].startswith(prefix)
+        assert all(phrase in record["translation_text"] for phrase in of_text)
+        assert [word["confidence"] for word in record["words"]][: len(prefix.split())] == [1.0] * len(prefix.split())
+    (record,) = translator("A cat. The dog!", target_prefix="der", must_contain=["saß"], split_sentences=True)
+    assert record["translation_text"].startswith("der ") and "saß" in record["translation_text"]
+    with pytest.raises(ValueError, match="^`target_prefix` must have one entry per text, but has 2 for 4 texts.$"):
+        translator(TEXTS, target_prefix=["a", "b"])
+    with pytest.raises(ValueError, match="^`must_contain` must have one entry per text, but has 1 for one text or a"):
+        translator("a cat", must_contain=[["a"]])
+    with pytest.raises(TypeError, match="^`must_contain` must be a list of phrases, but is a str.$"):
+        translator("a cat", must_contain="saß")
+
+
+def test_loops_are_translated_once_more_on_request(translator, tokenizer, monkeypatch):
+    loop = tokenizer(" ".join(["der"] * 8))["input_ids"]
+    calls = []
+
+    def generate(input_ids, **given):
+        calls.append((len(input_ids), given.get("no_repeat_ngram_size")))
+        rows = [tokenizer("der Hund")["input_ids"] if len(calls) > 1 or ids[0] == cat else loop for ids in input_ids]
+        longest = max(map(len, rows))
+        return torch.tensor([[0, *row, *[1] * (longest - len(row))] for row in rows])
+
+    cat = tokenizer("a cat")["input_ids"][0]
+    monkeypatch.setattr(translator.model, "generate", generate)
+    looping = {"translation_text": " ".join(["der"] * 8)}
+    texts = ["a cat", "the dog", "", "the dog"]
+    assert translator(texts, batch_size=4) == [RECORDS[3], looping, {"translation_text": ""}, looping]
+    calls.clear()
+    guarded = translator(texts, batch_size=4, repetition_guard=True)
+    assert guarded == [RECORDS[3], RECORDS[3], {"translation_text": ""}, RECORDS[3]]
+    assert calls == [(3, None), (2, 2)]
+    # A loop that stays stays as it was.
+    other = tokenizer(" ".join(["Hund"] * 9))["input_ids"]
+    answers = iter([loop, other])
+    monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *next(answers)]]))
+    assert translator("the dog", repetition_guard=True) == [looping]
+    assert not list(answers)
+
+
+def test_ensembles(translator, checkpoint):
+    other = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
+    (single,), (both,) = (
+        translator("a cat", return_scores=True, num_beams=2, **settings) for settings in ({}, {"ensemble": [other]})
+    )
+    assert both["score"] == pytest.approx(single["score"], abs=1e-4)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(0.5)
+    (both,) = translator("a cat", return_scores=True, num_beams=2, ensemble=[other])
+    assert both["score"] < single["score"] - 0.01
+
+
+def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
+    translator = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
+    inputs = tokenizer(TEXTS[1], return_tensors="pt")
+    found = t5.generate(**inputs, return_dict_in_generate=True, output_scores=True, **SETTINGS)
+    (record,) = translator(TEXTS[1], return_scores=True, **SETTINGS)
+    assert record["score"] == pytest.approx(found.sequences_scores.item(), abs=1e-4)
+    with pytest.raises(ValueError) as raised:
+        translator(TEXTS[1], return_alignments=True)
+    assert str(raised.value) == (
+        "Word alignments and coverage must be left out for a model of type 't5'; they are read from the attention of "
+        "Vaswani models."
+    )

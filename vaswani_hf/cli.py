@@ -5,9 +5,16 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn
+
+_PENALTIES = ("length_penalty", "length_penalty_type", "coverage_penalty")
+# Options that go to `generate`.
+_GENERATION = (
+    *_PENALTIES,
+    *("num_beams", "num_return_sequences", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size"),
+    *("do_sample", "temperature", "top_k", "top_p"),
+)
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
@@ -64,30 +71,72 @@ def _number(value: float | None) -> str:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    from .translation import Translator
+    from .file_translation import TranslationJob, translate_file
+    from .translation import TranslationOptions
 
-    translator = Translator.from_pretrained(arguments.model, arguments.device)
-    lines = [arguments.text] if arguments.text is not None else _lines(sys.stdin)
     # Who types sees each translation at once; a file is sorted by length in windows, which is faster.
-    window = arguments.window or (1 if sys.stdin.isatty() else 1000)
-    translations = translator.translate(
-        lines, window=window, tokens_per_batch=arguments.tokens_per_batch, **_generate_arguments(arguments)
+    is_typed = arguments.text is None and arguments.input is None and sys.stdin.isatty()
+    # Lines of text have no room for more than one translation.
+    arguments.json |= (arguments.num_return_sequences or 1) > 1
+    options = TranslationOptions.of(
+        window=arguments.window or (1 if is_typed else 1000),
+        tokens_per_batch=arguments.tokens_per_batch,
+        split_sentences=arguments.split_sentences,
+        repetition_guard=arguments.repetition_guard,
+        return_scores=arguments.json,
+        return_alignments=arguments.json,
+        seed=arguments.seed,
+        **_generate_arguments(arguments),
     )
-    for translation in translations:
-        sys.stdout.buffer.write(translation.encode("utf-8") + b"\n")
-        sys.stdout.buffer.flush()
+    names = (
+        "model",
+        "device",
+        "text",
+        "input",
+        "output",
+        "input_format",
+        "json",
+        "resume",
+        "workers",
+        "stream",
+        "engine",
+    )
+    given = {name: getattr(arguments, name) for name in names}
+    translate_file(TranslationJob(options=options, ensemble=tuple(arguments.ensemble), **given))
 
 
-def _lines(stream: TextIO) -> Iterator[str]:
-    """Lines of UTF-8, ended by a line feed only; a byte that is no UTF-8 becomes a replacement character."""
-    for line in stream.buffer:
-        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="replace")
+def _score(arguments: argparse.Namespace) -> None:
+    from .file_translation import ScoringJob, score_files
+
+    options = {name: getattr(arguments, name) for name in (*_PENALTIES, "tokens_per_batch")}
+    score_files(
+        ScoringJob(
+            model=arguments.model,
+            source=arguments.source,
+            target=arguments.target,
+            device=arguments.device,
+            ensemble=tuple(arguments.ensemble),
+            json=arguments.json,
+            options={**options, "return_alignments": arguments.json},
+        )
+    )
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from .convert import export
+
+    print(export(arguments.model, arguments.output, arguments.format, arguments.quantization))
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("num_beams", "length_penalty", "max_new_tokens")
-    given = {name: getattr(arguments, name) for name in names}
+    given = {name: getattr(arguments, name, None) for name in _GENERATION}
     return {name: value for name, value in given.items() if value is not None}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # One sentence; argparse would put all options before it.
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def _positive(text: str) -> int:
@@ -96,20 +145,60 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _add_generation_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default")
-    parser.add_argument("--length_penalty", type=float, help="exponent of the length; the checkpoint's by default")
-    parser.add_argument(
-        "--max_new_tokens", type=_positive, help="longest translation in tokens; the checkpoint's by default"
-    )
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
+    return text.lower() == "true"
+
+
+def _add_switch(parser: argparse.ArgumentParser, name: str, default: bool | None, help: str) -> None:
+    """An option that can be given alone, as `--name true` and as `--name false`."""
+    parser.add_argument(name, type=_yes_or_no, nargs="?", const=True, default=default, metavar="true|false", help=help)
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a checkpoint folder or a repository on the Hub")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
     parser.add_argument(
         "--tokens_per_batch", type=_positive, default=4096, help="source positions per batch, padding included (4096)"
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
+    parser.add_argument("--length_penalty", type=float, help="exponent of the length; the checkpoint's by default")
+    parser.add_argument(
+        "--length_penalty_type", help="gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default"
+    )
+    parser.add_argument("--coverage_penalty", type=float, help="weight of the coverage; the checkpoint's by default")
+
+
+def _add_ensemble(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ensemble",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="more checkpoints of the same vocabulary, whose probabilities are averaged with the first one's",
+    )
+
+
+def _add_search_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default")
+    parser.add_argument(
+        "--max_new_tokens", type=_positive, help="longest translation in tokens; the checkpoint's by default"
+    )
+    for name, kind, what in (("a", float, "per source token"), ("b", int, "beside those")):
+        parser.add_argument(f"--max_length_{name}", type=kind, help=f"longest translation: tokens {what}")
+    parser.add_argument("--no_repeat_ngram_size", type=_positive, help="no sequence of as many tokens occurs twice")
+
+
+def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    _add_switch(parser, "--do_sample", None, "draw translations instead of searching the best")
+    parser.add_argument("--temperature", type=float, help="of sampling: above 1 more varied, below 1 less")
+    parser.add_argument("--top_k", type=_positive, help="sample from as many tokens only")
+    parser.add_argument("--top_p", type=float, help="sample from the tokens that make up this probability only")
+    parser.add_argument("--seed", type=int, help="the same one draws the same")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vaswani", description="Train, evaluate and use translation models.")
+    parser = _Parser(prog="vaswani", description="Train, evaluate and use translation models.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser(
         "train",
@@ -119,7 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("recipe", help="a YAML file, such as configuration/numbers.yaml")
     evaluate = commands.add_parser("evaluate", help="score a model on a test set")
-    evaluate.add_argument("model", help="a checkpoint folder or a repository on the Hub")
+    _add_model_options(evaluate)
+    _add_search_options(evaluate)
     evaluate.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
     evaluate.add_argument("--reference", required=True, help="their translations, line by line (plain or .gz)")
     evaluate.add_argument(
@@ -128,15 +218,67 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--lowercase", action="store_true", help="compare without case")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument("--output", help="a file for the translations")
-    translate = commands.add_parser("translate", help="translate standard input, or --text, to standard output")
-    translate.add_argument("model", help="a checkpoint folder or a repository on the Hub")
-    translate.add_argument("--text", help="one sentence in place of standard input")
+    _add_translate(commands)
+    score = commands.add_parser("score", help="log-probabilities of given translations")
+    _add_model_options(score)
+    _add_ensemble(score)
+    score.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
+    score.add_argument("--target", required=True, help="their translations, line by line (plain or .gz)")
+    score.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed "
+        "log-probability, the score (with length penalty and coverage), the log-probabilities of the tokens",
+    )
+    export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
+    export.add_argument("model", help="a checkpoint folder or a repository on the Hub")
+    export.add_argument("output", help="a folder that is new or empty")
+    export.add_argument("--format", required=True, help="marian, ctranslate2 or onnx")
+    export.add_argument(
+        "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
+    )
+    return parser
+
+
+def _add_translate(commands: Any) -> None:
+    translate = commands.add_parser("translate", help="translate standard input, a file or --text")
+    _add_model_options(translate)
+    _add_ensemble(translate)
+    _add_search_options(translate)
+    _add_sampling_options(translate)
+    translate.add_argument("--text", help="one text in place of standard input")
+    translate.add_argument("--input", help="a file in place of standard input (plain or .gz)")
+    translate.add_argument("--output", help="a new file in place of standard output")
+    _add_switch(translate, "--resume", False, "go on where an --output that exists breaks off")
+    translate.add_argument(
+        "--input_format",
+        choices=("text", "json"),
+        default="text",
+        help='json: each line is an object like {"text": …, "target_prefix": …, "must_contain": [phrase, …]}',
+    )
+    translate.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON lines, with score, tokens, words, confidences and word alignment",
+    )
+    translate.add_argument(
+        "--num_return_sequences",
+        type=_positive,
+        help="translations of each text (1); more than one are printed as JSON lines",
+    )
+    _add_switch(translate, "--split_sentences", False, "translate long texts sentence by sentence")
+    _add_switch(translate, "--repetition_guard", True, "translate once more what has fallen into a loop (true)")
     translate.add_argument(
         "--window", type=_positive, help="lines read before they are translated (1000; 1 at a terminal)"
     )
-    for command in (evaluate, translate):
-        _add_generation_options(command)
-    return parser
+    translate.add_argument(
+        "--engine",
+        choices=("torch", "ctranslate2"),
+        default="torch",
+        help="ctranslate2: MODEL is what `vaswani export --format ctranslate2` wrote",
+    )
+    translate.add_argument("--workers", type=_positive, default=1, help="processes on the CPU (1)")
+    _add_switch(translate, "--stream", False, "show each translation while it comes about, greedily")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -157,7 +299,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "train":
             _train(arguments, rest)
         else:
-            {"evaluate": _evaluate, "translate": _translate}[arguments.command](arguments)
+            commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export}
+            commands[arguments.command](arguments)
     except BrokenPipeError:
         # Whoever read our output has enough; keep Python from complaining when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,113 @@
+"""Word alignments from cross-attention: which source word each target word was translated from.
+
+Letters of shapes: S source length, T target length, both in tokens.
+"""
+
+import os
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+
+def source_word_indices(text: str, offsets: Sequence[Sequence[int]], special_mask: Sequence[int]) -> list[int]:
+    """For each token of a source text the word that it belongs to.
+
+    Args:
+        text: The text; its words are what white space separates.
+        offsets: [S] the first character of each token and the one behind its last, as `return_offsets_mapping` gives.
+        special_mask: [S] 1 for tokens that are no text, as `return_special_tokens_mask` gives.
+
+    Returns:
+        [S] indices of words from 0; -1 for what belongs to none. White space belongs to the word behind it.
+    """
+    starts = [-1 if special else offset[0] for offset, special in zip(offsets, special_mask, strict=True)]
+    return _words_at(text, starts)
+
+
+def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[int]]:
+    """The words of a translation, and for each of its tokens the word that it belongs to.
+
+    Args:
+        token_ids: [T] the translation, of which a token may be a part of a character only.
+        tokenizer: Of the target language.
+
+    Returns:
+        The words, which white space separates, and [T] indices of them; -1 for special tokens.
+    """
+    special = set(tokenizer.all_special_ids)
+    text = _decode(token_ids, tokenizer)
+    starts = []
+    for i, token_id in enumerate(token_ids):
+        # Decoding ends in a replacement character where the last token is the first part of a character.
+        begun = _decode(token_ids[:i], tokenizer)
+        starts.append(-1 if token_id in special else len(os.path.commonprefix([begun, text])))
+    return text.split(), _words_at(text, starts)
+
+
+def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _words_at(text: str, starts: Sequence[int]) -> list[int]:
+    """The index of the word at or behind each position in the text; -1 where there is none, or for the position -1."""
+    # For each character, and the end, how many words end before it.
+    ended = [0]
+    for character, following in zip(text, (text + " ")[1:], strict=True):
+        ended.append(ended[-1] + (not character.isspace() and following.isspace()))
+    return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
+
+
+def align_words(
+    attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
+) -> list[tuple[int, int]]:
+    """For each target word the source word that it attends to most.
+
+    A source word counts with its most attended token, a target word with the sum over its tokens.
+
+    Args:
+        attention: [T, S] float, row t from the decoder's position that predicts target token t.
+        source_words: [S] the word of each source token, -1 for none.
+        target_words: [T] the word of each target token, -1 for none.
+
+    Returns:
+        Pairs (source word, target word), one for each target word, in their order; none if the source has no words.
+    """
+    num_source, num_target = max(source_words, default=-1) + 1, max(target_words, default=-1) + 1
+    if not num_source:
+        return []
+    columns = torch.tensor([i for i, word in enumerate(source_words) if word >= 0], device=attention.device)
+    words = torch.tensor([word for word in source_words if word >= 0], device=attention.device)
+    by_source_word = attention.new_zeros(len(attention), num_source)
+    by_source_word.scatter_reduce_(1, words.expand(len(attention), -1), attention[:, columns], "amax")
+    rows = torch.tensor([i for i, word in enumerate(target_words) if word >= 0], device=attention.device).long()
+    words = torch.tensor([word for word in target_words if word >= 0], device=attention.device).long()
+    by_word = attention.new_zeros(num_target, num_source).index_add_(0, words, by_source_word[rows])
+    return [(source, target) for target, source in enumerate(by_word.argmax(dim=1).tolist())]
+
+
+def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
+    """The Pharaoh format of an alignment: "0-0 1-2 2-1", each pair source word - target word.
+
+    Args:
+        pairs: (source word, target word), from 0.
+    """
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def shift_alignment(alignment: str, num_source: int, num_target: int) -> str:
+    """The alignment of a text behind other words.
+
+    Args:
+        alignment: In Pharaoh format.
+        num_source: Words before the source.
+        num_target: Words before the target.
+
+    Returns:
+        In Pharaoh format.
+    """
+    pairs = [pair.split("-") for pair in alignment.split()]
+    return to_pharaoh([(int(source) + num_source, int(target) + num_target) for source, target in pairs])
+
+
+__all__ = ["align_words", "shift_alignment", "source_word_indices", "target_word_indices", "to_pharaoh"]
