@@ -225,6 +225,11 @@ class VaswaniGeneration(GenerationMixin):
         limits = [min(most, self._sentence_limit(config, length, prompt_length)) for length in lengths]
         return torch.tensor(limits, device=prompt.device)
 
+    def _add_sentence_limits(self, criteria, config, input_ids, model_kwargs):
+        limits = self._limits(config, input_ids, model_kwargs) + input_ids.shape[1]
+        if bool((limits < config.max_length).any()):
+            criteria.append(SentenceLimitCriteria(limits))
+
     def _beam_search(
         self,
         input_ids,
@@ -262,9 +267,7 @@ class VaswaniGeneration(GenerationMixin):
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
             config.early_stopping = True
             return self._search(input_ids, logits_processor, stopping_criteria, config, inputs_tensor, search, kwargs)
-        limits = self._limits(config, input_ids, kwargs) + input_ids.shape[1]
-        if bool((limits < config.max_length).any()):
-            stopping_criteria.append(SentenceLimitCriteria(limits))
+        self._add_sentence_limits(stopping_criteria, config, input_ids, kwargs)
         return super()._sample(input_ids, logits_processor, stopping_criteria, config, **kwargs)
 
     def _assisted_decoding(
@@ -278,9 +281,7 @@ class VaswaniGeneration(GenerationMixin):
         **kwargs,
     ):
         # transformers looks for `inputs_tensor`, the source for the assistant, in the signature.
-        limits = self._limits(generation_config, input_ids, kwargs) + input_ids.shape[1]
-        if bool((limits < generation_config.max_length).any()):
-            stopping_criteria.append(SentenceLimitCriteria(limits))
+        self._add_sentence_limits(stopping_criteria, generation_config, input_ids, kwargs)
         return super()._assisted_decoding(
             input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=inputs_tensor, **kwargs
         )
