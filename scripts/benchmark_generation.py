@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_training import resident
 from transformers import MarianMTModel
 from transformers.utils import logging
 
@@ -294,19 +295,6 @@ def peak_memory(benchmark: Benchmark, name: str, is_heavy: bool) -> float:
     before = resident("VmRSS")
     engine(ids)
     return resident("VmHWM") - before
-
-
-def resident(field: str) -> float:
-    """A size of this process from Linux.
-
-    Args:
-        field (str): "VmRSS", the resident size now, or "VmHWM", the highest so far.
-
-    Returns:
-        float: MiB.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def measured(names: list[str], benchmark: Benchmark, ids: Ids) -> dict[str, tuple[float, Ids]]:

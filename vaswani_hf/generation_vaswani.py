@@ -71,6 +71,23 @@ def validate_search_fields(config: GenerationConfig) -> None:
             raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
 
 
+def tokens_at_most(config: Any, source_length: int) -> int | None:
+    """What `max_length_a` and `max_length_b` allow.
+
+    Args:
+        config (GenerationConfig): The settings.
+        source_length (int): Source tokens, `</s>` included.
+
+    Returns:
+        int: New tokens, 1 at least; None where neither is set.
+    """
+    a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
+    if a is None and b is None:
+        return None
+    # 0.29 * 100 is a little less than 29 to a computer.
+    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
+
+
 @dataclass
 class SearchInputs:
     """What a call of `generate` gives to the search beside its generation config."""
@@ -204,12 +221,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _sentence_limit(self, config: GenerationConfig, source_length: int, prompt_length: int) -> int | None:
         """The new tokens at most for a source of this length; None without limits of their own for sentences."""
-        a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
-        if a is None and b is None:
-            return None
-        # 0.29 * 100 is a little less than 29 to a computer.
-        limit = max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
-        if self.config.position_embedding == "learned":
+        limit = tokens_at_most(config, source_length)
+        if limit is not None and self.config.position_embedding == "learned":
             # The last token is never read.
             limit = min(limit, max(1, self.config.max_position_embeddings - prompt_length + 1))
         return limit

@@ -14,7 +14,6 @@ Letters of shapes: B sentences, S source length, T target length with `</s>`, R 
 """
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..generation_vaswani import PAPER_MAX_LENGTH, validate_search_fields
+from ..generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
 from ..search_vaswani import coverage_score, length_penalty
 from ..tokenization import load_tokenizers
 from ..translation import DEFAULT_MAX_LENGTH
@@ -219,18 +218,16 @@ class CTranslate2Translator:
 
     def _limit(self, config: SimpleNamespace, source_length: int, prefix_length: int) -> int:
         """Tokens at most, the prefix included."""
-        a, b = config.max_length_a, config.max_length_b
-        limits = [self._num_positions]
+        limits, own = [self._num_positions], tokens_at_most(config, source_length)
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)
         elif config.max_length is not None:
             # transformers counts the start.
             limits.append(config.max_length - 1)
-        elif a is None and b is None:
-            a, b = PAPER_MAX_LENGTH
-        if a is not None or b is not None:
-            # 0.29 * 100 is a little less than 29 to a computer.
-            limits.append(prefix_length + math.floor((a or 0) * source_length + (b or 0) + 1e-6))
+        elif own is None:
+            own = PAPER_MAX_LENGTH[0] * source_length + PAPER_MAX_LENGTH[1]
+        if own is not None:
+            limits.append(prefix_length + own)
         return max(min(limits), prefix_length + 1)
 
     def _search(
