@@ -1,11 +1,33 @@
-"""What several test files share: one thread, and models small enough for slow loops."""
+"""What several test files share: a Hub on loopback, one thread, and models small enough for slow loops."""
+
+import itertools
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from local_hub import LocalHub
 
-from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.tokenization import save_tokenizers, train_tokenizer
-from vaswani_hf.translation import Translator
+if "huggingface_hub" in sys.modules:
+    raise RuntimeError(
+        "huggingface_hub reads its environment when it is imported, which was before the tests' Hub began."
+    )
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_errors=True)
+_HUB = LocalHub(Path(_FOLDER.name) / "hub")
+_HUB.start()
+_ENVIRONMENT = _HUB.environment() | {"HF_HOME": str(Path(_FOLDER.name) / "home"), "ORT_DISABLE_TELEMETRY": "1"}
+for _name in os.environ.keys() - _ENVIRONMENT.keys():
+    del os.environ[_name]
+os.environ.update(_ENVIRONMENT)
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM  # noqa: E402
+from vaswani_hf.cli import main  # noqa: E402
+from vaswani_hf.tokenization import save_tokenizers, train_tokenizer  # noqa: E402
+from vaswani_hf.translation import Translator  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -82,3 +104,91 @@ def copier_checkpoint(copier, tmp_path_factory) -> str:
     copier.model.save_pretrained(folder)
     save_tokenizers(copier.source_tokenizer, copier.target_tokenizer, folder)
     return str(folder)
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    token: str
+
+
+def pytest_unconfigure():
+    """Stop the Hub, and leave nothing behind."""
+    _HUB.stop()
+    _FOLDER.cleanup()
+
+
+@pytest.fixture(scope="session")
+def _users() -> dict[str, User]:
+    return {name: User(name, _HUB.add_user(name)) for name in ("alice", "bob")}
+
+
+@pytest.fixture
+def hub(_users):
+    """The Hub of this session; after the test, nobody has left loopback and no token has gone to another origin."""
+    _HUB.clear()
+    _HUB.forget_offences()
+    yield _HUB
+    assert not _HUB.strangers, f"Somebody wanted to leave loopback: {_HUB.strangers}"
+    assert not _HUB.leaks, f"A token went to another origin: {_HUB.leaks}"
+    _HUB.clear()
+
+
+@pytest.fixture
+def alice(hub, _users, monkeypatch) -> User:
+    """A user who may write to her own repositories, and is logged in."""
+    monkeypatch.setenv("HF_TOKEN", _users["alice"].token)
+    return _users["alice"]
+
+
+@pytest.fixture
+def bob(hub, _users) -> User:
+    """Another user, who is not logged in."""
+    return _users["bob"]
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def repo_id(alice) -> str:
+    """The name of a repository of alice that no other test has."""
+    return f"alice/model-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def tiny_checkpoint(tiny_model, tmp_path):
+    """Make the folder of a checkpoint whose weights no other has; config fields can be given.
+
+    It has what `save_pretrained` and `save_tokenizers` write, so no record of a run.
+    """
+
+    def make(name: str = "checkpoint", *, two_vocabularies: bool = False, **fields) -> Path:
+        source = train_tokenizer(["der Hund läuft"], 270, model_max_length=64)
+        target = train_tokenizer(["the dog runs"], 266, model_max_length=64) if two_vocabularies else source
+        fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+        model = tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
+        with torch.no_grad():
+            model.model.encoder.layers[0].fc1.bias[0] = next(_NUMBERS)
+        model.generation_config.max_new_tokens = 5
+        model.save_pretrained(tmp_path / name)
+        save_tokenizers(source, target, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def vaswani(capsys):
+    """Run `vaswani` in this process: its exit code, its standard output, and the sentence that it ends with."""
+
+    def run(*words) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        sentences = [line.removeprefix("vaswani: ") for line in err.splitlines() if line.startswith("vaswani: ")]
+        assert len(sentences) == (code != 0), err
+        return code, out, sentences[0] if sentences else ""
+
+    return run
