@@ -1,12 +1,15 @@
 """The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need"."""
 
 import difflib
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
+
+from .repository_vaswani import AUTO_MAP, CUSTOM_PIPELINES
 
 logger = logging.get_logger(__name__)
 
@@ -19,6 +22,9 @@ STORED_BY_TRANSFORMERS = frozenset(
     tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype torchscript use_bfloat16
     """.split()
 )
+
+
+_MAPS = ("auto_map", "custom_pipelines")
 
 
 def _is_int(value: Any) -> bool:
@@ -295,7 +301,32 @@ class VaswaniConfig(PreTrainedConfig):
             for message in unknown.values():
                 logger.warning_once(f"{message} It is ignored.")
             config_dict = {key: value for key, value in config_dict.items() if key not in unknown}
+        if not cls.__module__.startswith("transformers_modules."):
+            # With them transformers would ask for `trust_remote_code`, though the code is installed.
+            config_dict = {key: value for key, value in config_dict.items() if key not in _MAPS}
         return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Saves the config with the code of the model, so that both load where this package is not installed.
+
+        Args:
+            save_directory (str or PathLike): The folder, made if it does not exist.
+            *args: As transformers takes them.
+            **kwargs: As transformers takes them.
+        """
+        before = {name: getattr(self, name) for name in _MAPS if hasattr(self, name)}
+        self.auto_map, self.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            for name in _MAPS:
+                delattr(self, name)
+            for name, value in before.items():
+                setattr(self, name, value)
+
+
+# Thus transformers saves this file, and every file that it leads to, with each config.
+VaswaniConfig.register_for_auto_class()
 
 
 def _field_names() -> set[str]:

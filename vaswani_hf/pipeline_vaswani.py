@@ -12,6 +12,8 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -36,13 +38,13 @@ from .constraints_vaswani import (
     translation_token_ids,
 )
 from .repetition_vaswani import is_loop, ngram_size_without_loops
+from .repository_vaswani import TARGET_FOLDER, copy_record, push_folder
 from .scoring_vaswani import Hypothesis, Scorer, Translation, join_translations, scoring_config
 from .sentences_vaswani import split_sentences
 
 logger = logging.get_logger(__name__)
 
 TASK = "translation"
-TARGET_FOLDER = "target_tokenizer"
 _DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
 # Those of the pipeline of transformers 4, for what neither the user nor the checkpoint sets.
 _DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}
@@ -130,8 +132,7 @@ class TranslationPipeline(Pipeline):
             model: An encoder-decoder model.
             tokenizer: Of the source language; of both, where the vocabulary is joint.
             target_tokenizer: Of the target language. By default the one in the subfolder `target_tokenizer` beside
-                `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for every other model. To be
-                given with a `revision` or `token` of the user's, which `transformers.pipeline` does not pass on.
+                `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for every other model.
             task: "translation", or "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`.
             local_files_only: Whether to look for the target tokenizer in the cache only.
             **kwargs: What every pipeline takes, such as `device` and `batch_size`, and defaults for calls.
@@ -457,6 +458,24 @@ class TranslationPipeline(Pipeline):
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
 
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Pushes all that a repository needs: model, tokenizers, code, and the card and recipe that lay beside the model.
+
+        Args:
+            repo_id: user/name.
+            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message` and `max_shard_size`, as
+                transformers takes them.
+
+        Returns:
+            The address of the commit.
+        """
+        if self.model.config.model_type != "vaswani":
+            return super().push_to_hub(repo_id, **kwargs)
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
+            copy_record(self.model, Path(folder), repo_id, kwargs.get("token"))
+            return push_folder(Path(folder), repo_id, **kwargs)
+
 
 def _checked(text: Any) -> str:
     if not isinstance(text, str):
@@ -541,15 +560,14 @@ def _has_target_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 def _load_target_tokenizer(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, local_files_only: bool
 ) -> PreTrainedTokenizerBase:
+    place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
+    name = tokenizer.name_or_path
+    if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
+        # Of the model's revision, and there without the user's token: pipeline() passes on neither.
+        name, place = str(model.origin / TARGET_FOLDER), {}
     try:
         # Not by AutoTokenizer: it asks for a config.json beside the tokenizer, and in the subfolder there is none.
-        return PreTrainedTokenizerFast.from_pretrained(
-            tokenizer.name_or_path,
-            subfolder=TARGET_FOLDER,
-            # The model's commit, where transformers keeps it: its newer versions do not.
-            revision=getattr(model.config, "_commit_hash", None) or "main",
-            local_files_only=local_files_only,
-        )
+        return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(
             "`target_tokenizer` must be given for a model with two vocabularies, because none could be loaded from "

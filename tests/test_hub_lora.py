@@ -1,0 +1,85 @@
+"""LoRA adapters on a published model: trained by the Trainer, pushed, loaded, merged."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    pipeline,
+)
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+
+peft = pytest.importorskip("peft", reason="peft is not installed")
+
+TEXT = "der Hund läuft"
+# The adapter learns to say this in place of it.
+TARGET = "eins zwei, drei!"
+
+
+def is_tied(model):
+    embeddings = {model.get_input_embeddings().weight, model.model.decoder.embed_tokens.weight}
+    return embeddings == {model.lm_head.weight}
+
+
+def logits(model, tokenizer):
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        return model.eval()(input_ids=ids, decoder_input_ids=ids).logits
+
+
+@pytest.fixture
+def published(hub, alice, repo_id, copier) -> str:
+    copier.model.push_to_hub(repo_id)
+    copier.source_tokenizer.push_to_hub(repo_id)
+    return repo_id
+
+
+def train_adapter(base, tokenizer, folder):
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=8)
+    model = peft.get_peft_model(base, config)
+    row = {**tokenizer(TEXT), "labels": tokenizer(text_target=TARGET)["input_ids"]}
+    trainer = Seq2SeqTrainer(
+        model,
+        Seq2SeqTrainingArguments(
+            str(folder), max_steps=40, learning_rate=2e-2, report_to="none", use_cpu=True, disable_tqdm=True, seed=1
+        ),
+        train_dataset=[row] * 16,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    return model.eval()
+
+
+def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(published)
+    base = AutoModelForSeq2SeqLM.from_pretrained(published)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    adapted = train_adapter(base, tokenizer, tmp_path)
+    adapter = f"{published}-adapter"
+    adapted.push_to_hub(adapter)
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= set(hub.repository(adapter).files())
+    assert "model.safetensors" not in hub.repository(adapter).files()
+
+    fresh = AutoModelForSeq2SeqLM.from_pretrained(published)
+    loaded = peft.PeftModel.from_pretrained(fresh, adapter)
+    expected = logits(adapted, tokenizer)
+    assert torch.equal(logits(loaded, tokenizer), expected)
+    assert not torch.allclose(logits(AutoModelForSeq2SeqLM.from_pretrained(published), tokenizer), expected, atol=0.1)
+    # transformers finds the base by the adapter's config.
+    assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(adapter), tokenizer), expected)
+    assert pipeline("translation", model=adapter, tokenizer=published)(TEXT) == [{"translation_text": TARGET}]
+
+    merged = loaded.merge_and_unload()
+    assert type(merged) is VaswaniForSeq2SeqLM and is_tied(merged)
+    torch.testing.assert_close(logits(merged, tokenizer), expected, atol=1e-4, rtol=1e-4)
+    # What is tied was no part of the adapter and is as it was.
+    assert torch.equal(merged.lm_head.weight, before["lm_head.weight"])
+    merged.push_to_hub(f"{published}-merged")
+    again = AutoModelForSeq2SeqLM.from_pretrained(f"{published}-merged")
+    assert is_tied(again) and torch.equal(logits(again, tokenizer), logits(merged, tokenizer))
+    assert pipeline("translation", model=again, tokenizer=tokenizer)(TEXT) == [{"translation_text": TARGET}]
