@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.recipe import MODEL_FIELDS, load_recipe
+from vaswani_hf.recipe import MODEL_FIELDS, data_license, load_recipe, published_recipe
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = (
@@ -173,3 +173,100 @@ def test_every_model_field_is_one_of_the_config():
 
     config = VaswaniConfig()
     assert all(hasattr(config, name) for name in MODEL_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["--data.license", "CC-BY-2"],
+            "`data.license` must be a licence identifier of the Hub, such as apache-2.0, or research-only, but is 'CC-BY-2'; "
+            "the nearest known one is 'cc-by-2.5'.",
+        ),
+        (
+            ["--publishing.license", "apache"],
+            "`publishing.license` must be a licence identifier of the Hub, such as apache-2.0, or research-only, but is "
+            "'apache'; the nearest known one is 'apache-2.0'.",
+        ),
+        (
+            ["--data.license", "research-only", "--publishing.license", "cc-by-nc-4.0"],
+            "`publishing.license` must be research-only or left out, because the training data is for research only, but is "
+            "'cc-by-nc-4.0'.",
+        ),
+        (
+            ["--data.license", "cc-by-nc-sa-4.0", "--publishing.license", "apache-2.0"],
+            "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-sa-4.0, "
+            "does not, but is 'apache-2.0'; leave it out or write 'cc-by-nc-sa-4.0'.",
+        ),
+        (
+            ["--license", "mit"],
+            "`--license` may mean several keys; write `--data.license` or `--publishing.license`.",
+        ),
+    ],
+)
+def test_a_licence_that_is_none_or_that_the_data_does_not_allow_is_one_sentence(recipe_file, overrides, expected):
+    assert message(recipe_file(), overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("data_license", "license"),
+    [
+        ("research-only", "research-only"),
+        ("research-only", "null"),
+        ("cc-by-nc-4.0", "cc-by-nc-nd-4.0"),
+        ("cc-by-nc-4.0", "research-only"),
+        # What these ask of a model is not certain, or they say nothing.
+        ("cc-by-sa-4.0", "mit"),
+        ("cc-by-nd-4.0", "mit"),
+        ("cc-by-nc-4.0", "other"),
+        ("unknown", "mit"),
+        ("null", "apache-2.0"),
+    ],
+)
+def test_a_licence_that_the_data_may_allow_is_taken(recipe_file, data_license, license):
+    recipe = load_recipe(recipe_file(), ["--data.license", data_license, "--publishing.license", license])
+    assert recipe.publishing.license == (None if license == "null" else license)
+
+
+def test_the_corpus_that_the_package_makes_has_its_licence(recipe_file):
+    assert data_license(load_recipe(recipe_file())) == "apache-2.0"
+    files = ["--corpus", "null", "--train_source", "a", "--train_target", "b"]
+    assert data_license(load_recipe(recipe_file(), files)) is None
+
+
+def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
+    files = [
+        f"--{split}_{side}=/home/alice/{split}.{side}.gz"
+        for split in ("train", "test")
+        for side in ("source", "target")
+    ]
+    others = [
+        "--corpus",
+        "null",
+        "--validation_pairs",
+        "../data/pairs.jsonl",
+        "--output_dir",
+        "/home/alice/runs/first/",
+    ]
+    recipe = load_recipe(recipe_file(), [*files, *others, "--push_to_hub", "true", "--hub_model_id", "alice/model"])
+    published = published_recipe(recipe)
+    assert (published.output_dir, published.data.validation_pairs) == ("first", "pairs.jsonl")
+    assert (published.data.train_source, published.data.test_target) == ("train.source.gz", "test.target.gz")
+    assert load_recipe(recipe_file(published.to_yaml())) == published
+    assert "alice" not in published.to_yaml() and ".." not in published.to_yaml()
+    assert published.training == recipe.training
+
+
+@pytest.mark.parametrize(
+    ("given", "published"),
+    [
+        ("wmt14", "wmt14"),
+        ("wmt/wmt14", "wmt/wmt14"),
+        ("/data/alice/mine", "mine"),
+        ("./data/mine/", "mine"),
+        ("a/b/c", "c"),
+    ],
+)
+def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(recipe_file, given, published):
+    recipe = load_recipe(recipe_file(), ["--corpus", "null", "--dataset", given])
+    assert published_recipe(recipe).data.dataset == published

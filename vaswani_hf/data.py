@@ -8,21 +8,38 @@ import gzip
 import itertools
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
+from datasets import (
+    Dataset,
+    Features,
+    IterableDataset,
+    List,
+    Value,
+    get_dataset_config_names,
+    get_dataset_default_config_name,
+    get_dataset_split_names,
+    load_dataset,
+)
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.version import __version__
+
+# `datasets` would count downloads by sending the name of each dataset, private ones too, to a fixed address of Amazon's,
+# and wait for that behind a firewall.
+if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
 _TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
 _ID_FEATURES = {
@@ -131,13 +148,7 @@ def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
 def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
     dataset: Any = pair_source.dataset
     if isinstance(dataset, str):
-        dataset = load_dataset(
-            dataset,
-            pair_source.dataset_config,
-            split=pair_source.split,
-            revision=pair_source.dataset_revision,
-            streaming=pair_source.streaming,
-        )
+        dataset = _open_dataset(pair_source, dataset)
     elif isinstance(dataset, list):
         dataset = Dataset.from_list(dataset)
     if pair_source.streaming and isinstance(dataset, Dataset):
@@ -149,6 +160,57 @@ def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
         features=Features(_TEXT_FEATURES),
         fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
     )
+
+
+def _open_dataset(pair_source: PairSource, name: str) -> Dataset | IterableDataset:
+    revision = pair_source.dataset_revision
+    try:
+        dataset = load_dataset(
+            name,
+            pair_source.dataset_config,
+            split=pair_source.split,
+            revision=revision,
+            streaming=pair_source.streaming,
+        )
+    except ValueError:
+        if missing := _what_is_missing(pair_source, name):
+            raise ValueError(missing) from None
+        raise
+    files = getattr(dataset, "cache_files", [])
+    # In the cache of `datasets` the folder of a dataset of the Hub is named after its commit.
+    commit = Path(files[0]["filename"]).parent.name if files else None
+    if is_commit(revision) and is_commit(commit) and commit != revision:
+        # It takes another commit where the Hub does not answer.
+        raise ValueError(
+            f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only {commit}; try again "
+            "when the Hub can be reached."
+        )
+    return dataset
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is the whole hash of a commit.
+
+    Args:
+        revision: A branch, a tag or a commit.
+    """
+    return re.fullmatch("[0-9a-f]{40}", revision or "") is not None
+
+
+def _what_is_missing(pair_source: PairSource, name: str) -> str | None:
+    """The sentence that says that a dataset has no such configuration or split; None if it has both."""
+    config, revision = pair_source.dataset_config, pair_source.dataset_revision
+    configs = get_dataset_config_names(name, revision=revision)
+    if config not in configs and (config or get_dataset_default_config_name(name, revision=revision) is None):
+        return f"`dataset_config` must be one of {', '.join(configs)}, which '{name}' has, but is {config!r}."
+    splits = get_dataset_split_names(name, config, revision=revision)
+    # It may be a part of one, or a sum, as in "train[:10%]".
+    if re.split(r"[\[+]", pair_source.split)[0] not in splits:
+        return (
+            f"`split` must be one of {', '.join(splits)}, which '{name}' has, but is {pair_source.split!r}; name one of them, "
+            "or null for none."
+        )
+    return None
 
 
 def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 import re
 import types
 import typing
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from sacrebleu.metrics.bleu import BLEU
 
 from .configuration_vaswani import VaswaniConfig
+from .licenses import check_allowed, check_known
 
 # Byte-level BPE has all bytes and the special tokens.
 SMALLEST_VOCABULARY = 260
@@ -32,7 +36,8 @@ class DataSection:
 
     Each split is two aligned text files (`…_source`, `…_target`; plain or .gz), or one file of pairs (`…_pairs`; JSON
     lines, CSV or Parquet with a `translation` column), or a split of the `datasets` dataset `dataset`; or the corpus
-    that the package makes itself (`corpus: numbers`).
+    that the package makes itself (`corpus: numbers`). `license` is that of the training data, an identifier of the Hub or
+    "research-only"; null is not known, or what a dataset of the Hub says itself. `attribution` is whom to credit for it.
     """
 
     source_language: str
@@ -58,6 +63,8 @@ class DataSection:
     max_length: int = 256
     max_length_ratio: float | None = None
     num_proc: int = 1
+    license: str | None = None
+    attribution: str | None = None
 
 
 @dataclass
@@ -128,11 +135,16 @@ class EvaluationSection:
 
 @dataclass
 class PublishingSection:
-    """Where the finished checkpoint is pushed to."""
+    """Where the finished checkpoint is pushed to, what is pushed on the way (see publishing.py), and under which licence.
+
+    The licence is by default that of the training data.
+    """
 
     push_to_hub: bool = False
+    hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
     hub_model_id: str | None = None
     hub_private_repo: bool = False
+    license: str | None = None
 
 
 @dataclass
@@ -385,6 +397,8 @@ def _check_together(recipe: Recipe) -> None:
     _check_training(recipe)
     _check_data(recipe)
     _check_text(recipe)
+    check_known(recipe.data.license, "data.license")
+    check_allowed(recipe.publishing.license, data_license(recipe))
 
 
 def _check_text(recipe: Recipe) -> None:
@@ -439,6 +453,10 @@ def _check_training(recipe: Recipe) -> None:
         raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
     if recipe.publishing.push_to_hub and not recipe.publishing.hub_model_id:
         raise ValueError("`publishing.push_to_hub: true` needs `publishing.hub_model_id`, such as user/name.")
+    if recipe.publishing.hub_strategy != "end" and not recipe.publishing.push_to_hub:
+        raise ValueError(
+            f"`publishing.hub_strategy: {recipe.publishing.hub_strategy}` needs `publishing.push_to_hub: true`."
+        )
 
 
 def _check_data(recipe: Recipe) -> None:
@@ -480,3 +498,66 @@ def _check_data(recipe: Recipe) -> None:
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+
+
+def data_license(recipe: Recipe) -> str | None:
+    """The licence of the training data.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        str: An identifier of the Hub or "research-only"; None where it is not known.
+    """
+    # The corpus of number words is made by this package.
+    return recipe.data.license or ("apache-2.0" if recipe.data.corpus == "numbers" else None)
+
+
+def is_on_hub(dataset: str) -> bool:
+    """Whether `data.dataset` can only mean a repository, and no folder; it is a folder wherever there is one.
+
+    Args:
+        dataset (str): As the recipe gives it.
+
+    Returns:
+        bool: True if so.
+    """
+    try:
+        validate_repo_id(dataset)
+    except HFValidationError:
+        return False
+    return not os.path.isdir(dataset)
+
+
+def last_part(path: str) -> str:
+    """A path without the folders before it.
+
+    Args:
+        path (str): Of a file or a folder.
+
+    Returns:
+        str: Its name.
+    """
+    return os.path.basename(os.path.abspath(path)) or "root"
+
+
+def published_recipe(recipe: Recipe) -> Recipe:
+    """A recipe as others may see it: without folders, and without the repository that its owner pushes to.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        Recipe: Files by their names, `output_dir` by its last part.
+    """
+    data = recipe.data
+    paths = [f"{split}_{kind}" for split in ("train", "validation", "test") for kind in ("source", "target", "pairs")]
+    names: dict[str, Any] = {name: last_part(getattr(data, name)) for name in paths if getattr(data, name)}
+    if data.dataset and not is_on_hub(data.dataset):
+        names["dataset"] = last_part(data.dataset)
+    return dataclasses.replace(
+        recipe,
+        output_dir=last_part(recipe.output_dir),
+        data=dataclasses.replace(data, **names),
+        publishing=PublishingSection(license=recipe.publishing.license),
+    )
