@@ -41,7 +41,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             f"{len(references):,}."
         )
     results = evaluate_translator(
-        Translator.from_pretrained(arguments.model, arguments.device),
+        Translator.from_pretrained(_model(arguments), arguments.device),
         sources,
         references,
         tokenize=arguments.tokenize,
@@ -88,21 +88,11 @@ def _translate(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         **_generate_arguments(arguments),
     )
-    names = (
-        "model",
-        "device",
-        "text",
-        "input",
-        "output",
-        "input_format",
-        "json",
-        "resume",
-        "workers",
-        "stream",
-        "engine",
-    )
+    names = ("device", "text", "input", "output", "input_format", "json", "resume", "workers", "stream", "engine")
     given = {name: getattr(arguments, name) for name in names}
-    translate_file(TranslationJob(options=options, ensemble=tuple(arguments.ensemble), **given))
+    translate_file(
+        TranslationJob(model=_model(arguments), options=options, ensemble=tuple(arguments.ensemble), **given)
+    )
 
 
 def _score(arguments: argparse.Namespace) -> None:
@@ -111,7 +101,7 @@ def _score(arguments: argparse.Namespace) -> None:
     options = {name: getattr(arguments, name) for name in (*_PENALTIES, "tokens_per_batch")}
     score_files(
         ScoringJob(
-            model=arguments.model,
+            model=_model(arguments),
             source=arguments.source,
             target=arguments.target,
             device=arguments.device,
@@ -125,7 +115,19 @@ def _score(arguments: argparse.Namespace) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     from .convert import export
 
-    print(export(arguments.model, arguments.output, arguments.format, arguments.quantization))
+    print(export(_model(arguments), arguments.output, arguments.format, arguments.quantization))
+
+
+def _push(arguments: argparse.Namespace) -> None:
+    from .hub import push_checkpoint
+
+    names = ("private", "revision", "create_pr", "tag", "license", "base_model")
+    push_checkpoint(arguments.checkpoint, arguments.repository, **{name: getattr(arguments, name) for name in names})
+
+
+def _model(arguments: argparse.Namespace) -> str:
+    """The model with its revision, as user/name@revision, which is how one of an ensemble names its own."""
+    return arguments.model if arguments.revision is None else f"{arguments.model}@{arguments.revision}"
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -156,8 +158,13 @@ def _add_switch(parser: argparse.ArgumentParser, name: str, default: bool | None
     parser.add_argument(name, type=_yes_or_no, nargs="?", const=True, default=default, metavar="true|false", help=help)
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a checkpoint folder or a repository on the Hub")
+    parser.add_argument("--revision", help="a branch, tag or commit of the repository, or refs/pr/N; main by default")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
     parser.add_argument(
         "--tokens_per_batch", type=_positive, default=4096, help="source positions per batch, padding included (4096)"
@@ -175,7 +182,8 @@ def _add_ensemble(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="MODEL",
-        help="more checkpoints of the same vocabulary, whose probabilities are averaged with the first one's",
+        help="more checkpoints of the same vocabulary (folders, user/name or user/name@revision), whose probabilities are "
+        "averaged with the first one's",
     )
 
 
@@ -219,6 +227,19 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument("--output", help="a file for the translations")
     _add_translate(commands)
+    _add_score(commands)
+    export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
+    _add_model(export)
+    export.add_argument("output", help="a folder that is new or empty")
+    export.add_argument("--format", required=True, help="marian, ctranslate2 or onnx")
+    export.add_argument(
+        "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
+    )
+    _add_push(commands)
+    return parser
+
+
+def _add_score(commands: Any) -> None:
     score = commands.add_parser("score", help="log-probabilities of given translations")
     _add_model_options(score)
     _add_ensemble(score)
@@ -230,14 +251,20 @@ def _parser() -> argparse.ArgumentParser:
         help="print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed "
         "log-probability, the score (with length penalty and coverage), the log-probabilities of the tokens",
     )
-    export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
-    export.add_argument("model", help="a checkpoint folder or a repository on the Hub")
-    export.add_argument("output", help="a folder that is new or empty")
-    export.add_argument("--format", required=True, help="marian, ctranslate2 or onnx")
-    export.add_argument(
-        "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
+
+
+def _add_push(commands: Any) -> None:
+    push = commands.add_parser("push", help="publish a checkpoint on the Hub, and check what arrived")
+    push.add_argument("checkpoint", help="a checkpoint folder")
+    push.add_argument("repository", help="user/name; made if there is none")
+    push.add_argument("--private", action="store_true", help="make the repository as a private one")
+    push.add_argument("--revision", help="a branch, made if there is none, or refs/pr/N; main by default")
+    push.add_argument("--create-pr", "--create_pr", action="store_true", help="open a pull request to main")
+    push.add_argument("--tag", help="a new tag for the commit, such as v1.0")
+    push.add_argument("--license", help="the licence for the card, as the Hub names it, such as cc-by-4.0")
+    push.add_argument(
+        "--base-model", "--base_model", help="for the card: the repository whose model this one was made from"
     )
-    return parser
 
 
 def _add_translate(commands: Any) -> None:
@@ -299,7 +326,13 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "train":
             _train(arguments, rest)
         else:
-            commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export}
+            commands = {
+                "evaluate": _evaluate,
+                "translate": _translate,
+                "score": _score,
+                "export": _export,
+                "push": _push,
+            }
             commands[arguments.command](arguments)
     except BrokenPipeError:
         # Whoever read our output has enough; keep Python from complaining when it flushes at the end.
@@ -314,20 +347,27 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _without_bars_for_moments() -> None:
-    """Leave the bars of data preparation; those of loading and saving small models say nothing."""
+    """Leave the bars of data preparation and of the Hub; those of loading and saving small models say nothing."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
+    # It switches off those of the Hub too.
     disable_progress_bar()
+    if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
+        enable_progress_bars()
 
 
 def _report(error: Exception) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    message = " ".join(str(error).split()) or type(error).__name__
+    from .hub_errors import explain, sentence_of
+
+    message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"
     # What we raise is a sentence; what others raise may be a page and need its name to be understood.
-    if not isinstance(error, (ValueError, OSError)) and not interrupted:
+    if not is_explained and not isinstance(error, (ValueError, OSError)) and not interrupted:
         message = f"{type(error).__name__}: {message}"
     if len(message) > 600:
         message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"

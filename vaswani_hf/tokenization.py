@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 SMALLEST_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256
 TARGET_FOLDER = "target_tokenizer"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 # What BpeDropout remembers: this many half-merged words of at most so many pieces, about 30 MB for European text.
 _REMEMBERED_WORDS = 100_000
@@ -138,27 +139,94 @@ def save_tokenizers(
 
 
 def load_tokenizers(
-    name_or_path: str | os.PathLike, **hub_kwargs: Any
+    name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The source and the target tokenizer of a checkpoint, the same object twice for a joint vocabulary.
 
     Args:
         name_or_path: A local folder or the id of a repository on the Hub.
+        name: What the user calls it, for errors.
         **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only`, as `from_pretrained` takes them.
+
+    Returns:
+        The source and the target tokenizer.
+
+    Raises:
+        ValueError: If a file is missing or damaged, or a tokenizer has no `pad_token` or `eos_token`.
     """
+    name = name or name_or_path
     # Not by AutoTokenizer: it asks for a config.json beside the tokenizer, and in the subfolder there is none.
-    source_tokenizer = _load_tokenizer(name_or_path, **hub_kwargs)
+    source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
-    return source_tokenizer, _load_tokenizer(name_or_path, subfolder=TARGET_FOLDER, **hub_kwargs)
+    return source_tokenizer, _load_tokenizer(name_or_path, name, subfolder=TARGET_FOLDER, **hub_kwargs)
 
 
-def _load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrainedTokenizerFast:
-    folder = Path(name_or_path) / kwargs.get("subfolder", "")
-    # transformers would advise to install libraries of other tokenizers.
-    if Path(name_or_path).is_dir() and not (folder / "tokenizer.json").exists():
-        raise ValueError(f"'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer.json.")
-    return PreTrainedTokenizerFast.from_pretrained(name_or_path, **kwargs)
+def _load_tokenizer(
+    name_or_path: str | os.PathLike, name: str | os.PathLike, subfolder: str = "", **hub_kwargs: Any
+) -> PreTrainedTokenizerFast:
+    folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
+    if Path(name_or_path).is_dir():
+        # transformers would advise to install libraries of other tokenizers, or go on without what tells it to pad.
+        for file in TOKENIZER_FILES[:2]:
+            if not (folder / file).exists():
+                raise ValueError(
+                    f"'{name}' must hold the tokenizer of the checkpoint, but has no {place}{file}; copy or download it again."
+                )
+        for file in TOKENIZER_FILES:
+            if (folder / file).exists():
+                read_json_object(Path(name_or_path), place + file, name)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(name_or_path, subfolder=subfolder, **hub_kwargs)
+    except Exception as error:
+        # A tokenizer that cannot be made of its files raises all kinds of exceptions, a bare Exception too.
+        if not Path(name_or_path).is_dir():
+            raise
+        file = place + _file_to_blame(folder)
+        raise ValueError(f"{file} of '{name}' describes no tokenizer; copy or download it again.") from error
+    for token in ("pad_token", "eos_token"):
+        if getattr(tokenizer, token) is None:
+            raise ValueError(
+                f"{place}tokenizer_config.json of '{name}' must name the `{token}` of the tokenizer, but does not; copy or "
+                "download it again."
+            )
+    return tokenizer
+
+
+def _file_to_blame(folder: Path) -> str:
+    try:
+        Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
+    except Exception:
+        return TOKENIZER_FILES[0]
+    return TOKENIZER_FILES[1]
+
+
+def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
+    """The content of a file of a checkpoint.
+
+    Args:
+        folder: The folder of the checkpoint.
+        file: The path of the file in it.
+        name: What the user calls the checkpoint, for errors.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: If it is not a file with a JSON object.
+    """
+    path = folder / file
+    if path.is_dir():
+        raise ValueError(f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it again."
+        )
+    return content
 
 
 class BpeDropout:

@@ -1,17 +1,16 @@
 """Translating lists and streams of texts: sorted by length in windows, batched by tokens, given back in order."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, repeat
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from .alignment_vaswani import source_word_indices
+from .checkpoint import check_config, checkpoint_folder, load_model
 from .constraints_vaswani import (
     assign_phrases,
     constraint_arguments,
@@ -35,6 +34,8 @@ logger = logging.get_logger(__name__)
 
 # The limit of a tokenizer without one (transformers then says 10^30): what attention handles in little memory.
 DEFAULT_MAX_LENGTH = 1024
+# Where one of them is, CTranslate2 has written the folder.
+CTRANSLATE2_VOCABULARIES = ("shared_vocabulary.json", "target_vocabulary.json")
 
 
 @dataclass(frozen=True)
@@ -143,31 +144,32 @@ class Translator:
         """The translator that a checkpoint holds.
 
         Args:
-            name_or_path (str): A local folder or the id of a repository on the Hub.
+            name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
             device (str, optional): Where to run; a GPU where there is one by default.
             ensemble (sequence): More checkpoints, of the same vocabulary.
-            **hub_kwargs: `revision`, `token` and the like, as `from_pretrained` takes them.
+            **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
+                `local_files_only` and `force_download`, as `snapshot_download` takes them.
 
         Returns:
             Translator: In eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint or no such device, or if a vocabulary differs.
+            ValueError: If there is no such checkpoint or no such device, if a vocabulary differs, or if a checkpoint is
+                damaged or of another architecture.
+            HubError: If a repository cannot be downloaded, or what was downloaded is not what the Hub has.
         """
-        for option, name in [("model", name_or_path), *(("ensemble", name) for name in ensemble)]:
-            if not Path(name).is_dir() and not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
-                raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
-            vocabularies = ("shared_vocabulary.json", "target_vocabulary.json")
-            if any((Path(name) / vocabulary).is_file() for vocabulary in vocabularies):
-                raise ValueError(f"'{name}' was exported for CTranslate2; add `--engine ctranslate2`.")
         place = _checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        tokenizers = [load_tokenizers(name, **hub_kwargs) for name in (name_or_path, *ensemble)]
+        names = [name_or_path, *ensemble]
+        folders = []
+        for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
+            folders.append(checkpoint_folder(name, option=option, **hub_kwargs))
+            if any((folders[-1] / vocabulary).is_file() for vocabulary in CTRANSLATE2_VOCABULARIES):
+                raise ValueError(f"'{name}' was exported for CTranslate2; add `--engine ctranslate2`.")
+            check_config(folders[-1], name)
+        tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
-        models = [
-            AutoModelForSeq2SeqLM.from_pretrained(name, **hub_kwargs).eval().to(place)
-            for name in (name_or_path, *ensemble)
-        ]
+        models = [load_model(folder, name).to(place) for folder, name in zip(folders, names, strict=True)]
         return cls(models[0], *tokenizers[0], ensemble=models[1:])
 
     def translate(

@@ -1,7 +1,6 @@
 """Writing a checkpoint for other libraries: MarianMT, CTranslate2 and ONNX."""
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM
-
+from ..checkpoint import checkpoint_folder, load_model
 from ..tokenization import load_tokenizers
 
 FORMATS = ("marian", "ctranslate2", "onnx")
@@ -25,7 +23,7 @@ def export(
     """Write a checkpoint in another format, and compare what was written with the checkpoint.
 
     Args:
-        model_name_or_path (str or PathLike): A local folder or the id of a repository on the Hub.
+        model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
         output (str or PathLike): A folder that is new or empty; it is there when all is written and compared, or not.
         format (str): "marian", "ctranslate2" or "onnx".
         quantization (str, optional): "int8", "int16", "float16" or "bfloat16", for CTranslate2; the checkpoint's
@@ -86,20 +84,12 @@ def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tupl
     """The model in eval mode, and the tokenizers; None where a folder has none and none is needed.
 
     Raises:
-        ValueError: If there is no such model, it is no Vaswani model, or has no tokenizer and needs one.
+        ValueError: If there is no such model, it is damaged or no Vaswani model, or has no tokenizer and needs one.
     """
-    if not Path(model_name_or_path).is_dir() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(model_name_or_path)):
-        raise ValueError(
-            f"`model` must be a checkpoint folder or user/name on the Hub, but is '{model_name_or_path}'."
-        )
-    model = AutoModelForSeq2SeqLM.from_pretrained(model_name_or_path).eval()
-    if model.config.model_type != "vaswani":
-        raise ValueError(
-            f"`model` must be a checkpoint of this package, but '{model_name_or_path}' is one of model type "
-            f"{model.config.model_type!r}."
-        )
-    is_bare = Path(model_name_or_path).is_dir() and not (Path(model_name_or_path) / "tokenizer.json").exists()
-    return model, None if is_bare and not needs_tokenizers else load_tokenizers(model_name_or_path)
+    folder = checkpoint_folder(model_name_or_path)
+    model = load_model(folder, model_name_or_path)
+    is_bare = not (folder / "tokenizer.json").exists()
+    return model, None if is_bare and not needs_tokenizers else load_tokenizers(folder)
 
 
 @contextmanager
