@@ -283,7 +283,8 @@ class RunLog(TrainerCallback):
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.trainer.target_tokens_seen = max((row.get("target_tokens", 0) for row in rows), default=0)
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
-        self.first_step, self.start = state.global_step, time.perf_counter()
+        self.first_step = self.last_step = state.global_step
+        self.start = time.perf_counter()
         self.last_tokens, self.last_time = self.trainer.target_tokens_seen, self.start
         if state.is_world_process_zero:
             self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -293,23 +294,37 @@ class RunLog(TrainerCallback):
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
         now, tokens = time.perf_counter(), self.trainer.target_tokens_seen
-        row = {"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}, "target_tokens": tokens}
-        row["seconds"] = round(self.seconds_before + now - self.start, 2)
-        batches = self.trainer.train_batches
-        if isinstance(batches, EndlessBatches):
-            steps_per_epoch = len(batches.sampler) / args.gradient_accumulation_steps
-            row["epoch"] = round(state.global_step / steps_per_epoch, 3)
+        progress = self._progress(args, state)
+        row = {"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}, **progress}
         if "loss" in logs:
             row["tokens_per_second"] = round((tokens - self.last_tokens) / max(now - self.last_time, 1e-9))
             self.last_tokens, self.last_time = tokens, now
         else:
             # The time of a validation is not the training's.
             self.last_time += logs.get("eval_seconds", 0.0)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        self._write(row)
         steps = state.global_step - self.first_step
         left = (state.max_steps - state.global_step) * (now - self.start) / max(steps, 1)
         print(_log_line(row, state.max_steps, left), flush=True)
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """Write how far the run is, if nothing was logged after this step: a resumed run counts on from here."""
+        if state.is_world_process_zero and state.global_step != self.last_step:
+            self._write({"step": state.global_step, **self._progress(args, state)})
+
+    def _progress(self, args, state) -> dict[str, float]:
+        progress: dict[str, float] = {"target_tokens": self.trainer.target_tokens_seen}
+        progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
+        batches = self.trainer.train_batches
+        if isinstance(batches, EndlessBatches):
+            steps_per_epoch = len(batches.sampler) / args.gradient_accumulation_steps
+            progress["epoch"] = round(state.global_step / steps_per_epoch, 3)
+        return progress
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self.last_step = row["step"]
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:

@@ -5,7 +5,9 @@ import json
 import math
 import os
 import platform
+import shlex
 import shutil
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from transformers.integrations import get_available_reporting_integrations
 
 from .averaging import average_checkpoints, checkpoints_in
 from .configuration_vaswani import VaswaniConfig
-from .corpus import Corpus, load_corpus
+from .corpus import Corpus, load_corpus, pin_dataset
 from .evaluation import evaluate_translator
-from .hub import push_checkpoint
+from .hub import Destination, check_destination, push_checkpoint
+from .hub_errors import HubError
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .plots import plot_training_curve
-from .recipe import Recipe, load_recipe
+from .publishing import PushedCheckpoints, fetch_checkpoints
+from .recipe import Recipe, load_recipe, published_recipe
+from .record import CURVE_FILE, RECIPE_FILE, RESULTS_FILE, data_facts, hardware_name
 from .tokenization import save_tokenizers
 from .trainer import (
     METRICS_FILE,
@@ -39,15 +44,13 @@ from .trainer import (
 from .translation import Translator
 from .version import __version__
 
-RECIPE_FILE = "recipe.yaml"
-RESULTS_FILE = "results.json"
 TRANSLATIONS_FILE = "test_translations.txt"
-CURVE_FILE = "training_curve.png"
 
 # What a resumed run may change: where things are and how often something is done, not what is computed.
 FREE_TO_CHANGE = """
     output_dir data.train_source data.train_target data.train_pairs data.validation_source data.validation_target
-    data.validation_pairs data.test_source data.test_target data.test_pairs data.num_proc training.max_steps
+    data.validation_pairs data.test_source data.test_target data.test_pairs data.num_proc data.license data.attribution
+    training.max_steps
     training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
     training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
     training.dataloader_num_workers training.resume
@@ -75,12 +78,20 @@ def train(recipe: Recipe) -> dict[str, Any]:
     """
     # Without the word, transformers starts no process group where there is no accelerator.
     state, folder = PartialState(cpu=not torch.accelerator.is_available()), Path(recipe.output_dir)
+    with state.main_process_first():
+        if state.is_main_process and recipe.training.resume and recipe.publishing.hub_model_id:
+            fetch_checkpoints(recipe)
+    recipe = pin_dataset(recipe, _earlier_recipe(recipe))
     checkpoint = find_checkpoint(recipe)
     if is_finished(recipe):
         if state.is_main_process:
             print(f"the run in '{folder}' is finished; nothing is left to do", flush=True)
+            publish(recipe, _earlier_recipe(recipe))
         return _results(folder)
     _check_reporters(recipe)
+    if recipe.publishing.push_to_hub and state.is_main_process:
+        # Who may not push should know before the training, not after it.
+        check_destination(Destination(recipe.publishing.hub_model_id or "", recipe.publishing.hub_private_repo))
     folder.mkdir(parents=True, exist_ok=True)
     with state.main_process_first():
         corpus = load_corpus(recipe, folder, new_tokenizers=checkpoint is None and state.is_main_process)
@@ -100,12 +111,43 @@ def train(recipe: Recipe) -> dict[str, Any]:
         finish_model(trainer, checkpoint)
         save_model(model, corpus, folder)
         write_results(recipe, trainer, corpus)
-        if recipe.publishing.push_to_hub:
-            publishing = recipe.publishing
-            url = push_checkpoint(folder, publishing.hub_model_id or "", private=publishing.hub_private_repo)
-            print(f"pushed to {url}", flush=True)
     state.wait_for_everyone()
+    if state.is_main_process:
+        # After the last wait of the others, which has an end.
+        publish(recipe)
     return _results(folder)
+
+
+def publish(recipe: Recipe, recorded: Recipe | None = None) -> None:
+    """Push a finished run, if its recipe says so.
+
+    Args:
+        recipe (Recipe): The run.
+        recorded (Recipe, optional): What the run recorded of itself when it was finished at an earlier time; the licences
+            are those that are asked for now.
+
+    Raises:
+        HubError: If that is not possible; the run is finished all the same.
+    """
+    if not recipe.publishing.push_to_hub:
+        return
+    folder, repo_id = recipe.output_dir, recipe.publishing.hub_model_id or ""
+    private = recipe.publishing.hub_private_repo
+    if recorded is not None:
+        data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
+        recorded = dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
+        Path(folder, RECIPE_FILE).write_text(recorded.to_yaml(), encoding="utf-8")
+    try:
+        push_checkpoint(folder, repo_id, private=private)
+    except HubError as error:
+        again = f"vaswani push {shlex.quote(folder)} {repo_id}{' --private' if private else ''}"
+        raise HubError(f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`.") from error
+
+
+def _earlier_recipe(recipe: Recipe) -> Recipe | None:
+    """What the run that is to be resumed has recorded."""
+    path = Path(recipe.output_dir) / RECIPE_FILE
+    return load_recipe(path) if recipe.training.resume and path.is_file() else None
 
 
 def _results(folder: Path) -> dict[str, Any]:
@@ -180,7 +222,8 @@ def _is_complete(checkpoint: Path, streaming: bool) -> bool:
 
 
 def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
-    now, before = _flat(dataclasses.asdict(recipe)), _flat(dataclasses.asdict(earlier))
+    # On another machine the data may lie in another folder.
+    now, before = (_flat(dataclasses.asdict(published_recipe(one))) for one in (recipe, earlier))
     for key in sorted(now.keys() | before.keys()):
         fixed = key not in FREE_TO_CHANGE and key.split(".")[0] not in FREE_SECTIONS
         if fixed and now.get(key) != before.get(key):
@@ -220,7 +263,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
     )
     model = VaswaniForSeq2SeqLM(config)
     model.generation_config = GenerationConfig.from_model_config(config)
-    model.generation_config.update(**decoding_settings(recipe))
+    # Without the word it would leave out those that transformers does not know.
+    model.generation_config.update(allow_custom_entries=True, **decoding_settings(recipe))
     return model
 
 
@@ -275,6 +319,8 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLog(trainer))
     trainer.add_callback(CompleteCheckpoint(trainer))
+    if recipe.publishing.push_to_hub and recipe.publishing.hub_strategy != "end":
+        trainer.add_callback(PushedCheckpoints(recipe))
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
     return trainer
@@ -441,29 +487,37 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, corpus: Corpus) -> No
             f"perplexity {scores['perplexity'] or math.nan:.3f}",
             flush=True,
         )
-    results["decoding"] = dataclasses.asdict(recipe.decoding)
+    config = trainer.accelerator.unwrap_model(trainer.model).generation_config
+    results["decoding"] = {name: getattr(config, name) for name in decoding_settings(recipe)}
+    results["data"] = data_facts(recipe)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     plot_training_curve(metrics, folder / CURVE_FILE)
 
 
 def _training_facts(recipe: Recipe, trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    device = trainer.args.device
-    hardware = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    last, training = metrics[-1] if metrics else {}, recipe.training
+    averaged = (
+        checkpoints_in(recipe.output_dir)[-training.average_checkpoints :] if training.average_checkpoints else []
     )
-    last = metrics[-1] if metrics else {}
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "seed": recipe.seed,
-        "asked_steps_and_epochs": [recipe.training.max_steps, recipe.training.num_train_epochs],
+        "asked_steps_and_epochs": [training.max_steps, training.num_train_epochs],
         "steps": last.get("step", 0),
+        "epochs": last.get("epoch"),
         "target_tokens": last.get("target_tokens", 0),
         "seconds": last.get("seconds", 0.0),
+        # What follows of the machine and the versions is that of the last part of the run.
+        "resumed_at_step": trainer.start_step or None,
+        "averaged_steps": [step_of(checkpoint) for checkpoint in averaged],
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        "hardware": f"{trainer.args.world_size} x {hardware}",
+        "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
+        "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
         "versions": {
             "vaswani_hf": __version__,
-            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets")},
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")},
         },
     }
