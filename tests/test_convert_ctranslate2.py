@@ -351,7 +351,10 @@ def test_what_ctranslate2_cannot_express_is_named(checkpoint, tmp_path, fields, 
 
 
 def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
-    with pytest.raises(ValueError, match="must hold the tokenizer of the checkpoint, but has no tokenizer.json.$"):
+    with pytest.raises(
+        ValueError,
+        match="must hold the tokenizer of the checkpoint, but has no tokenizer.json; copy or download it again.$",
+    ):
         export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
     folder = checkpoint()
     message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
