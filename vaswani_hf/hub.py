@@ -24,11 +24,10 @@ from .checkpoint import FILES, TOKENIZER_FILES, load_model, weight_files
 from .configuration_vaswani import VaswaniConfig
 from .hub_errors import HubError, explained, has_token, patiently, sentence_of
 from .model_card import check_card, model_card, read_card
-from .record import CURVE_FILE, RECIPE_FILE, published_yaml
+from .record import CARD_FILE, CURVE_FILE, RECIPE_FILE, published_yaml
 from .tokenization import TARGET_FOLDER, load_tokenizers
 from .translation import Translator
 
-CARD_FILE = "README.md"
 # What an earlier push has left in the repository goes with the commit that does not have it any more.
 OURS = (*FILES, "*_vaswani.py", RECIPE_FILE, CURVE_FILE)
 # What names of branches and tags cannot have, as git has it, and what looks like a commit or another kind of ref.

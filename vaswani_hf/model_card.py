@@ -31,6 +31,7 @@ from .record import (
     read_results,
     recorded_recipe,
 )
+from .repository_vaswani import TARGET_FOLDER
 
 # What the snippets translate, by the source language; none is from a corpus.
 _EXAMPLES = {
@@ -204,7 +205,7 @@ def _checkpoint_facts(folder: Path, results: dict[str, Any]) -> dict[str, Any]:
         "shape": _shape(config),
         "generation": _settings({name: generation[name] for name in _DECODING_FIELDS if name in generation}),
         "has_curve": (folder / CURVE_FILE).is_file(),
-        "has_target_tokenizer": (folder / "target_tokenizer").is_dir(),
+        "has_target_tokenizer": (folder / TARGET_FOLDER).is_dir(),
     }
 
 

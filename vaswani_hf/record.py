@@ -11,10 +11,9 @@ import torch
 import yaml
 
 from .recipe import DataSection, Recipe, data_license, is_on_hub, last_part, load_recipe, published_recipe
+from .repository_vaswani import RECORD
 
-RECIPE_FILE = "recipe.yaml"
-RESULTS_FILE = "results.json"
-CURVE_FILE = "training_curve.png"
+CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE = RECORD
 
 
 _NUMBERS = (int, float)

@@ -80,7 +80,8 @@ def _origin(name: str, kwargs: dict[str, Any]) -> Path | None:
 
 def _fetch_target_tokenizer(origin: Path | None, repo_id: str, kwargs: dict[str, Any]) -> None:
     """Now, because later nobody knows the user's token."""
-    if origin is None:
+    snapshot = _snapshot_of(origin) if origin is not None else None
+    if snapshot is None:
         return
     for file in _TARGET_FILES:
         try:
@@ -89,7 +90,7 @@ def _fetch_target_tokenizer(origin: Path | None, repo_id: str, kwargs: dict[str,
                 f"{TARGET_FOLDER}/{file}",
                 subfolder=kwargs.get("subfolder") or None,
                 # The commit of the weights, whatever the branch has become.
-                revision=commit_of(origin),
+                revision=snapshot.name,
                 **{
                     name: kwargs[name]
                     for name in ("cache_dir", "token", "local_files_only")
@@ -99,19 +100,6 @@ def _fetch_target_tokenizer(origin: Path | None, repo_id: str, kwargs: dict[str,
         except EntryNotFoundError:
             # Two embeddings over one vocabulary; the tokenizer says whether that is so.
             return
-
-
-def commit_of(origin: Path) -> str | None:
-    """The commit of a repository in the cache.
-
-    Args:
-        origin (Path): The folder that a model was loaded from.
-
-    Returns:
-        str: The hash; None for a folder elsewhere.
-    """
-    snapshot = _snapshot_of(origin)
-    return snapshot.name if snapshot else None
 
 
 def _snapshot_of(origin: Path) -> Path | None:

@@ -20,12 +20,13 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from .repository_vaswani import TARGET_FOLDER
+
 logger = logging.getLogger(__name__)
 
 # The order is the one of BART: generate() mistakes a pad token with the id 0 for a missing one.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 SMALLEST_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256
-TARGET_FOLDER = "target_tokenizer"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 # What BpeDropout remembers: this many half-merged words of at most so many pieces, about 30 MB for European text.
@@ -197,6 +198,7 @@ def _file_to_blame(folder: Path) -> str:
     try:
         Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     except Exception:
+        # The class that tokenizers raises.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]
 
