@@ -25,8 +25,8 @@ from transformers.utils import logging
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.convert.marian import to_marian
-from vaswani_hf.data import read_lines
-from vaswani_hf.translation import Translator, batches_by_length
+from vaswani_hf.data.reading import read_lines
+from vaswani_hf.translation.translator import Translator, batches_by_length
 
 # What both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
 SETTINGS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 100}

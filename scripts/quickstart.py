@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import vaswani_hf  # noqa: F401  (registers the model and the translation pipeline)
-from vaswani_hf.number_words import number_pairs
+from vaswani_hf.data.number_words import number_pairs
 
 
 def main(checkpoint: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from transformers.generation import GenerationMixin
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.modeling_vaswani import VaswaniPreTrainedModel
+from vaswani_hf.model.modeling_vaswani import VaswaniPreTrainedModel
 
 START, PAD, EOS = 0, 1, 2
 SOURCES = [[5, 9, 4, 7, 13, EOS], [4, EOS], [8, 3, 8, EOS], [11, 6, 17, 20, 3, 9, 9, EOS], [14, 19, EOS]]

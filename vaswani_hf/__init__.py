@@ -5,15 +5,15 @@ Importing it registers the model with the Auto classes, and the task "translatio
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from .configuration_vaswani import VaswaniConfig
-from .modeling_vaswani import (
+from .model.configuration_vaswani import VaswaniConfig
+from .model.modeling_vaswani import (
     VaswaniDecoder,
     VaswaniEncoder,
     VaswaniForSeq2SeqLM,
     VaswaniModel,
     VaswaniPreTrainedModel,
 )
-from .pipeline_vaswani import TranslationPipeline, register_translation_pipeline
+from .model.pipeline_vaswani import TranslationPipeline, register_translation_pipeline
 from .version import __version__
 
 AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)

@@ -18,16 +18,16 @@ _GENERATION = (
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
-    from .recipe import load_recipe
-    from .training import train
+    from .recipe.schema import load_recipe
+    from .training.run import train
 
     train(load_recipe(arguments.recipe, overrides))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from .data import read_lines
-    from .evaluation import evaluate_translator
-    from .translation import Translator
+    from .data.reading import read_lines
+    from .evaluation.evaluate import evaluate_translator
+    from .translation.translator import Translator
 
     for name in ("source", "reference"):
         if not Path(getattr(arguments, name)).is_file():
@@ -71,8 +71,8 @@ def _number(value: float | None) -> str:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    from .file_translation import TranslationJob, translate_file
-    from .translation import TranslationOptions
+    from .translation.files import TranslationJob, translate_file
+    from .translation.translator import TranslationOptions
 
     # Who types sees each translation at once; a file is sorted by length in windows, which is faster.
     is_typed = arguments.text is None and arguments.input is None and sys.stdin.isatty()
@@ -96,7 +96,7 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    from .file_translation import ScoringJob, score_files
+    from .translation.files import ScoringJob, score_files
 
     options = {name: getattr(arguments, name) for name in (*_PENALTIES, "tokens_per_batch")}
     score_files(
@@ -113,13 +113,13 @@ def _score(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from .convert import export
+    from .convert.export import export
 
     print(export(_model(arguments), arguments.output, arguments.format, arguments.quantization))
 
 
 def _push(arguments: argparse.Namespace) -> None:
-    from .hub import push_checkpoint
+    from .publish.push import push_checkpoint
 
     names = ("private", "revision", "create_pr", "tag", "license", "base_model")
     push_checkpoint(arguments.checkpoint, arguments.repository, **{name: getattr(arguments, name) for name in names})
@@ -362,7 +362,7 @@ def _report(error: Exception) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    from .hub_errors import explain, sentence_of
+    from .checkpoint.hub_errors import explain, sentence_of
 
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"

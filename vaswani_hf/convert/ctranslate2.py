@@ -21,10 +21,10 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from ..configuration_vaswani import VaswaniConfig
-from ..layers_vaswani import VaswaniAttention, sinusoids
-from ..modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..tokenization import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.layers_vaswani import VaswaniAttention, sinusoids
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .ctranslate2_translator import CTranslate2Translator, first_end
 from .positions import num_positions

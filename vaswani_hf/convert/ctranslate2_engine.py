@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from ctranslate2 import set_random_seed
 
-from ..scoring_vaswani import Hypothesis, Scorer, Translation, scoring_config
-from ..translation import Request, Segment, TranslationOptions, Translator
+from ..model.scoring_vaswani import Hypothesis, Scorer, Translation, scoring_config
+from ..translation.translator import Request, Segment, TranslationOptions, Translator
 from .ctranslate2_translator import CTranslate2Translator, first_end
 
 

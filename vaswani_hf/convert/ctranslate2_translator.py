@@ -25,10 +25,10 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
-from ..search_vaswani import coverage_score, length_penalty
-from ..tokenization import load_tokenizers
-from ..translation import DEFAULT_MAX_LENGTH
+from ..checkpoint.tokenizers import load_tokenizers
+from ..model.beam_search_vaswani import coverage_score, length_penalty
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
+from ..translation.translator import DEFAULT_MAX_LENGTH
 
 logger = logging.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class CTranslate2Translator:
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
-        from . import require
+        from .export import require
 
         require("ctranslate2")
         import ctranslate2

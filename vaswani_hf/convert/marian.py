@@ -17,9 +17,9 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
-from ..configuration_vaswani import VaswaniConfig
-from ..modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..tokenization import save_tokenizers
+from ..checkpoint.tokenizers import save_tokenizers
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions
 

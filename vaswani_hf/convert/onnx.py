@@ -26,8 +26,8 @@ from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
 from transformers.exporters.exporter_onnx import OnnxExporter
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..modeling_vaswani import VaswaniForSeq2SeqLM
-from ..tokenization import save_tokenizers
+from ..checkpoint.tokenizers import save_tokenizers
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 
 # How much of the sample the graphs are made from; the comparison has all of it, in other shapes.

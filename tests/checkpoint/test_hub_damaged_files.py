@@ -1,0 +1,235 @@
+"""Damaged and missing files of a checkpoint: one sentence with the file, what is wrong and the remedy."""
+
+import json
+
+import pytest
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+
+from vaswani_hf.data.corpus import load_split, pin_dataset
+from vaswani_hf.publish.model_card import model_card, read_card
+from vaswani_hf.recipe.licenses import strictest
+from vaswani_hf.recipe.schema import load_recipe
+
+AGAIN = "copy or download it again."
+NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN
+NO_FILE = "must be a file, but is a folder; copy or download the checkpoint again."
+RECIPE = """
+output_dir: out
+data: {source_language: en, target_language: de, dataset: DATASET}
+training: {max_steps: 2}
+"""
+
+
+def damage(path, how):
+    content = path.read_bytes()
+    path.unlink()
+    if how == "a folder":
+        path.mkdir()
+    elif how == "half":
+        path.write_bytes(content[: len(content) // 2])
+    elif how != "nothing":
+        path.write_text(how)
+
+
+def refuses(vaswani, hub, repo_id, folder, sentence):
+    assert vaswani("push", folder, repo_id) == (1, "", sentence)
+    assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
+    assert ("model", repo_id) not in hub.repositories and not hub.requests
+
+
+@pytest.mark.parametrize("how", ["{", "[]", "half", "a folder"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "target_tokenizer/tokenizer.json",
+        "target_tokenizer/tokenizer_config.json",
+    ],
+)
+def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file, how):
+    folder = tiny_checkpoint(two_vocabularies=True)
+    damage(folder / file, how)
+    sentence = f"{file} of '{folder}' {NO_FILE if how == 'a folder' else NO_OBJECT}"
+    refuses(vaswani, hub, repo_id, folder, sentence)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json of '{folder}' describes no tokenizer; " + AGAIN),
+        (
+            "tokenizer_config.json",
+            "{}",
+            "tokenizer_config.json of '{folder}' must name the `pad_token` of the tokenizer, but does not; " + AGAIN,
+        ),
+        (
+            "tokenizer_config.json",
+            '{"pad_token": "<pad>"}',
+            "tokenizer_config.json of '{folder}' must name the `eos_token` of the tokenizer, but does not; " + AGAIN,
+        ),
+        (
+            "tokenizer_config.json",
+            "nothing",
+            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer_config.json; " + AGAIN,
+        ),
+        (
+            "tokenizer.json",
+            "nothing",
+            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer.json; " + AGAIN,
+        ),
+    ],
+)
+def test_a_tokenizer_that_cannot_do_what_it_must(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
+    folder = tiny_checkpoint()
+    damage(folder / file, content)
+    refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"training": 3}, "a mapping as `training`, but holds 3"),
+        ({"test": {"bleu": "x"}}, "a number as `test.bleu`, but holds 'x'"),
+        ({"test": {"bleu": True}}, "a number as `test.bleu`, but holds True"),
+        ({"training": {"seconds": "x"}}, "a number as `training.seconds`, but holds 'x'"),
+        ({"training": {"versions": []}}, "a mapping as `training.versions`, but holds []"),
+        ({"corpus": {"train": {"kept": "x"}}}, "a number as `corpus.train.kept`, but holds 'x'"),
+        ({"data": {"source_language": 3}}, "text as `data.source_language`, but holds 3"),
+        ({"data": {"test": {"name": 3}}}, "text as `data.test.name`, but holds 3"),
+    ],
+)
+def test_results_of_another_kind(hub, repo_id, tiny_checkpoint, vaswani, content, what):
+    folder = tiny_checkpoint()
+    (folder / "results.json").write_text(json.dumps(content))
+    sentence = f"The record '{folder / 'results.json'}' must hold {what}; restore it or remove it."
+    assert vaswani("push", folder, repo_id) == (1, "", sentence)
+    assert ("model", repo_id) not in hub.repositories
+
+
+def test_results_that_are_null(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    content = {"training": {"seconds": None, "versions": None}, "test": {"bleu": None, "chrf": None}, "data": None}
+    (folder / "results.json").write_text(json.dumps(content))
+    assert "BLEU" not in str(model_card(folder, "alice/x"))
+
+
+def test_a_card_that_is_not_utf8(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes("Übersetzer".encode("latin-1"))
+    with pytest.raises(ValueError) as caught:
+        read_card(path)
+    assert str(caught.value) == (
+        f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have one made."
+    )
+    path.write_text("Übersetzer", encoding="utf-8")
+    assert read_card(path) == "Übersetzer"
+
+
+def test_a_recipe_with_an_unknown_key_is_named(hub, repo_id, tiny_checkpoint, vaswani):
+    folder = tiny_checkpoint()
+    (folder / "recipe.yaml").write_text("steps: 3\n")
+    code, _, sentence = vaswani("push", folder, repo_id)
+    assert code == 1
+    assert sentence.startswith(f"The record '{folder / 'recipe.yaml'}' cannot be used: `steps` is no key of a recipe")
+    assert ("model", repo_id) not in hub.repositories
+
+
+def test_a_repository_without_a_checkpoint(hub, repo_id, vaswani):
+    repository = hub.create_repository(repo_id)
+    sentence = f"'{repo_id}' holds no checkpoint: it has no config.json."
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
+    repository.commit({"README.md": b"# Nothing\n"})
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
+    repository.commit({"config.json": b'{"model_type": "bert"}'})
+    sentence = (
+        f"`model` must be a checkpoint of this package, but '{repo_id}' is one of model type 'bert'; load it with "
+        "transformers."
+    )
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_repository_whose_tokenizer_is_damaged_is_named(hub, repo_id, tiny_checkpoint, vaswani, file):
+    content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
+    hub.create_repository(repo_id).commit(content | {file: b"{"})
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", f"{file} of '{repo_id}' {NO_OBJECT}")
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_small_file_that_was_changed_in_the_cache(
+    hub, repo_id, tiny_checkpoint, vaswani, file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    folder, translate = tiny_checkpoint(), ("translate", repo_id, "--text", "der Hund")
+    hub.create_repository(repo_id).commit({path.name: path.read_bytes() for path in folder.iterdir()})
+    expected = vaswani(*translate)
+    assert expected[0] == 0
+    (blob,) = {path.resolve() for path in (tmp_path / "cache").rglob(file)}
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes() + b"\n")
+    sentence = (
+        f"{file} of '{repo_id}' is not the file that the Hub has: it was damaged or changed on its way or on disk; "
+        f"delete '{blob}' and run it again, which downloads it anew."
+    )
+    assert vaswani(*translate) == (1, "", sentence)
+    blob.unlink()
+    assert vaswani(*translate) == expected
+
+
+def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
+    nothing, file = tmp_path / "nothere", tiny_checkpoint() / "config.json"
+    sentence = f"There is no folder '{nothing}'; check the name of the checkpoint."
+    assert vaswani("push", nothing, repo_id) == (1, "", sentence)
+    sentence = f"'{file}' must be a checkpoint folder, but is a file; give the folder that it is in."
+    assert vaswani("push", file, repo_id) == (1, "", sentence)
+    sentence = f"`model` must be a checkpoint folder, but '{file}' is a file; give the folder that it is in."
+    assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
+    assert not hub.requests
+
+
+def test_parameters_are_counted_once(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    total = sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
+    save_file(load_file(folder / "model.safetensors"), folder / "model-00001-of-00001.safetensors")
+    assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (["mit", "cc-by-nc-4.0"], "cc-by-nc-4.0"),
+        (["cc-by-nc-4.0", "research-only"], "research-only"),
+        (["mit", "apache-2.0"], None),
+        (["mit"], "mit"),
+        (["mine"], "other"),
+        ([None], None),
+        ([], None),
+        ([{"a": 1}, "h-research"], "h-research"),
+    ],
+)
+def test_the_strictest_of_several_licences(stated, expected):
+    assert strictest(stated) == expected
+
+
+def test_a_dataset_with_several_licences(hub, repo_id, tmp_path):
+    card = b"---\nlicense: [mit, cc-by-nc-4.0]\n---\n"
+    hub.create_repository(repo_id, type="dataset").commit({"README.md": card})
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", repo_id))
+    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml"), None).data.license == "cc-by-nc-4.0"
+
+
+def test_a_dataset_whose_card_is_damaged(tmp_path):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n')
+    (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", str(folder)))
+    with pytest.raises(ValueError) as caught:
+        load_split(load_recipe(tmp_path / "recipe.yaml"), "train")
+    assert str(caught.value) == (
+        f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but that is "
+        "damaged; correct it, or take another `data.dataset_revision`."
+    )

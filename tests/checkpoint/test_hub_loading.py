@@ -1,0 +1,294 @@
+"""Loading from the Hub: with the package and without it, by revision, private, gated, offline."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from huggingface_hub import HfApi
+from local_hub import LocalHub
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+import vaswani_hf
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+
+TEXT = "der Hund läuft"
+TASKS = ("translation", "translation_de_to_de")
+# Stands before each program that runs where the package is not installed.
+WITHOUT_PACKAGE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "vaswani_hf":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import json, torch
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+"""
+LOAD_ALL = """
+name, text, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+options["trust_remote_code"] = True
+tokenizer = AutoTokenizer.from_pretrained(name, **options)
+ids = tokenizer(text, return_tensors="pt")["input_ids"]
+found = {"config": type(AutoConfig.from_pretrained(name, **options)).__module__, "ids": ids.tolist()}
+model = AutoModelForSeq2SeqLM.from_pretrained(name, **options).eval()
+found["logits"] = model(ids, decoder_input_ids=ids).logits.tolist()
+found["hidden"] = AutoModel.from_pretrained(name, **options).eval()(ids, decoder_input_ids=ids)[0].tolist()
+found["code"] = type(model).__module__
+translator = pipeline("translation", model=name, **options)
+found["translation"] = translator(text)
+print(json.dumps(found))
+"""
+
+
+def run_without_package(hub, tmp_path, program, *arguments, token=None):
+    environment = hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGE + program, *arguments],
+        capture_output=True,
+        text=True,
+        # Somewhere from where the package cannot be imported by chance either.
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+def logits(model, tokenizer):
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    return model.eval()(ids, decoder_input_ids=ids).logits
+
+
+@pytest.fixture
+def published(hub, alice, repo_id, copier) -> str:
+    """A repository to which model and tokenizer were pushed one after the other."""
+    copier.model.push_to_hub(repo_id)
+    copier.source_tokenizer.push_to_hub(repo_id)
+    return repo_id
+
+
+@pytest.fixture(scope="module")
+def two_vocabularies(tmp_path_factory) -> str:
+    """The folder of a model with two vocabularies."""
+    folder = tmp_path_factory.mktemp("two")
+    source = train_tokenizer(["the dog runs over the street"] * 2, 280)
+    target = train_tokenizer([TEXT] * 2, 275)
+    torch.manual_seed(3)
+    shape = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config = VaswaniConfig(
+        vocab_size=len(source), decoder_vocab_size=len(target), share_encoder_decoder_embeddings=False, **shape
+    )
+    VaswaniForSeq2SeqLM(config).save_pretrained(folder)
+    save_tokenizers(source, target, folder)
+    return str(folder)
+
+
+def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
+    files = hub.repository(published).files()
+    assert set(files) - {".gitattributes"} == {
+        *("README.md", "config.json", "generation_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
+        *(
+            path.name
+            for path in (os.scandir(os.path.join(os.path.dirname(vaswani_hf.__file__), "model")))
+            if "_vaswani.py" in path.name
+        ),
+    }
+    config = json.loads(files["config.json"])
+    assert config["auto_map"] == {
+        "AutoConfig": "configuration_vaswani.VaswaniConfig",
+        "AutoModel": "modeling_vaswani.VaswaniModel",
+        "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
+    }
+    assert config["custom_pipelines"]["translation"]["impl"] == "pipeline_vaswani.TranslationPipeline"
+
+
+def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, copier):
+    copier.model.push_to_hub(repo_id, max_shard_size="50KB")
+    files = hub.repository(repo_id).files()
+    assert "model.safetensors.index.json" in files and "model.safetensors" not in files
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id)
+    assert torch.equal(logits(loaded, copier.source_tokenizer), logits(copier.model, copier.source_tokenizer))
+
+
+def test_without_the_package_everything_loads_and_is_the_same(hub, published, copier, tmp_path):
+    commit = hub.repository(published).head()
+    # What came later on the branch is not what was asked for.
+    hub.repository(published).commit({"modeling_vaswani.py": b"raise SystemExit('another commit was run')"})
+    options = json.dumps({"revision": commit})
+    result = run_without_package(hub, tmp_path, LOAD_ALL, published, TEXT, options)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["code"].startswith("transformers_modules.") and commit in found["code"]
+    ids = copier.source_tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    assert found["ids"] == ids.tolist()
+    assert torch.equal(torch.tensor(found["logits"]), copier.model(ids, decoder_input_ids=ids).logits)
+    assert torch.equal(torch.tensor(found["hidden"]), copier.model.model(ids, decoder_input_ids=ids)[0])
+    assert found["translation"] == [{"translation_text": TEXT}]
+
+
+def test_without_the_flag_transformers_refuses_and_no_code_runs(hub, published, tmp_path):
+    marker = tmp_path / "was_run"
+    for file in ("configuration_vaswani.py", "modeling_vaswani.py", "pipeline_vaswani.py"):
+        hub.repository(published).commit({file: f"open({str(marker)!r}, 'w')".encode()})
+    program = """
+for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline("translation", model=name)):
+    try:
+        getattr(load, "from_pretrained", load)(sys.argv[1])
+    except ValueError as error:
+        print("trust_remote_code=True" in str(error))
+"""
+    result = run_without_package(hub, tmp_path, program, published)
+    assert result.stdout.split()[-1] == "True" and result.stdout.count("True") >= 4, result.stderr
+    assert not marker.exists()
+
+
+def test_with_the_package_no_flag_is_needed(hub, published, copier):
+    assert type(AutoConfig.from_pretrained(published)) is VaswaniConfig
+    assert type(AutoModel.from_pretrained(published)) is vaswani_hf.VaswaniModel
+    tokenizer = AutoTokenizer.from_pretrained(published)
+    model = AutoModelForSeq2SeqLM.from_pretrained(published)
+    assert torch.equal(logits(model, tokenizer), logits(copier.model, copier.source_tokenizer))
+    # The card's pipeline_tag is not asked for, nor is the flag harmful.
+    for task in TASKS:
+        for flag in ({}, {"trust_remote_code": True}):
+            translator = pipeline(task, model=published, **flag)
+            assert translator(TEXT) == [{"translation_text": TEXT}]
+            assert type(translator.model) is VaswaniForSeq2SeqLM
+
+
+def test_what_was_loaded_without_the_package_can_be_pushed_again(hub, published, alice, tmp_path):
+    before = hub.repository(published).files()
+    program = """
+translator = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
+translator.push_to_hub(sys.argv[2])
+"""
+    again = f"{published}-again"
+    result = run_without_package(hub, tmp_path, program, published, again, token=alice.token)
+    assert result.returncode == 0, result.stderr
+    after = hub.repository(again).files()
+    assert {name for name in before if name.endswith(".py")} == {name for name in after if name.endswith(".py")}
+    assert all(before[name] == after[name] for name in before if name.endswith((".py", "safetensors")))
+    assert json.loads(after["config.json"]) == json.loads(before["config.json"])
+
+
+def push_versions(hub, repo_id, copier):
+    """Another model at each place of a repository: the revisions, each with the value of its first bias."""
+    repository, api, places = hub.repository(repo_id), HfApi(), {}
+
+    def push(value, **where):
+        with torch.no_grad():
+            copier.model.model.encoder.layers[0].fc1.bias[0] = value
+        copier.model.push_to_hub(repo_id, **where)
+
+    bias = copier.model.model.encoder.layers[0].fc1.bias
+    before = bias[0].item()
+    try:
+        push(1.0)
+        places[repository.head()] = 1.0
+        api.create_tag(repo_id, tag="v1.0")
+        places["v1.0"] = 1.0
+        api.create_branch(repo_id, branch="exp/2")
+        push(2.0, revision="exp/2")
+        places["exp/2"] = 2.0
+        push(3.0, create_pr=True)
+        places["refs/pr/1"] = 3.0
+        push(4.0)
+        places["main"] = 4.0
+    finally:
+        with torch.no_grad():
+            bias[0] = before
+    return places
+
+
+def test_branch_tag_commit_and_pull_request(hub, published, copier):
+    for revision, value in push_versions(hub, published, copier).items():
+        model = AutoModelForSeq2SeqLM.from_pretrained(published, revision=revision)
+        assert model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
+        translator = pipeline("translation", model=published, revision=revision)
+        assert translator.model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
+        assert AutoConfig.from_pretrained(published, revision=revision).vocab_size == copier.model.config.vocab_size
+        assert AutoTokenizer.from_pretrained(published, revision=revision).vocab_size
+
+
+@pytest.mark.parametrize("access", ["private", "gated"])
+def test_private_and_gated(hub, published, alice, bob, copier, access, monkeypatch, tmp_path):
+    setattr(hub.repository(published), access, True)
+    monkeypatch.delenv("HF_TOKEN")
+    for number, token in enumerate((None, bob.token)):
+        with pytest.raises(OSError):
+            AutoModelForSeq2SeqLM.from_pretrained(published, token=token, cache_dir=tmp_path / f"stranger{number}")
+    if access == "gated":
+        hub.repository(published).grant("bob")
+    reader = alice.token if access == "private" else bob.token
+    translator = pipeline("translation", model=published, token=reader, model_kwargs={"cache_dir": tmp_path / "own"})
+    assert translator(TEXT) == [{"translation_text": TEXT}]
+
+
+@pytest.mark.parametrize("place", ["main", "v2"])
+def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
+    hub, alice, repo_id, two_vocabularies, place, monkeypatch, tmp_path
+):
+    HfApi().create_repo(repo_id, private=True)
+    HfApi().upload_folder(repo_id=repo_id, folder_path=two_vocabularies)
+    HfApi().create_tag(repo_id, tag="v2")
+    if place == "v2":
+        # Whoever asks for the tag must not get what is on the branch.
+        hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
+    monkeypatch.delenv("HF_TOKEN")
+    cache = {"model_kwargs": {"cache_dir": tmp_path / "cache"}}
+    translator = pipeline("translation", model=repo_id, revision=place, token=alice.token, **cache)
+    local = pipeline("translation", model=two_vocabularies)
+    assert translator.target_tokenizer.get_vocab() == local.target_tokenizer.get_vocab()
+    assert translator.target_tokenizer.get_vocab() != translator.tokenizer.get_vocab()
+    assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
+
+
+def test_offline_from_the_cache(hub, published, tmp_path):
+    program = """
+translator = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
+print(translator(sys.argv[2])[0]["translation_text"])
+"""
+    assert TEXT in run_without_package(hub, tmp_path, program, published, TEXT).stdout
+    hub.clear()
+    environment = {**hub.environment(), "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    for before in (WITHOUT_PACKAGE, "import sys, vaswani_hf\nfrom transformers import pipeline\n"):
+        result = subprocess.run(
+            [sys.executable, "-c", before + program, published, TEXT],
+            capture_output=True,
+            text=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        assert TEXT in result.stdout, result.stderr
+    assert hub.requests == []
+
+
+def test_another_endpoint(hub, published, tmp_path):
+    mirror = LocalHub(tmp_path / "mirror")
+    mirror.start()
+    try:
+        mirror.create_repository(published).commit(hub.repository(published).files())
+        hub.clear()
+        result = run_without_package(mirror, tmp_path, LOAD_ALL, published, TEXT, "{}")
+        assert '"translation_text"' in result.stdout, result.stderr
+        assert mirror.requests and not hub.requests
+    finally:
+        mirror.stop()
+
+
+def test_importing_the_package_opens_no_connection(hub, tmp_path):
+    listener = "import socket\nsocket.socket.connect = lambda *args: sys.exit('connected')\n"
+    program = (
+        "import sys\n"
+        + listener
+        + "import vaswani_hf\nimport vaswani_hf.cli, vaswani_hf.publish.push, vaswani_hf.training.run, vaswani_hf.translation.translator\n"
+    )
+    environment = {**hub.environment(), "HF_HOME": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert hub.requests == []

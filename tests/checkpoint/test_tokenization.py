@@ -1,0 +1,330 @@
+"""The tokenizer restores every text, BPE-dropout is BPE with merges missing, two vocabularies find their way back."""
+
+import json
+import logging
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from vaswani_hf.checkpoint.tokenizers import BpeDropout, load_tokenizers, save_tokenizers, train_tokenizer
+
+CORPUS = [
+    "the cat sat on the mat and the dog lay on the mat",
+    "a small cat and a smaller dog met at the lower house",
+    "the lowest house is newer than the newest mat </s> <pad>",
+    "Straße und Häuser, die Katze saß auf der Matte.",
+    "它们坐在垫子上。 Кошка сидела на коврике.",
+]
+AWKWARD = [
+    "",
+    " ",
+    "   ",
+    "word",
+    " word",
+    "  two  words  ",
+    "\ttab\tand\nnewline\r\n",
+    "\x00nul\x00",
+    "\x1b[31m\x7f\x85",
+    "line\u2028separator\u2029paragraph",
+    "\u00a0no-break\u3000ideographic\u200bzero",
+    "\ufeffbyte order mark",
+    "😀👩‍👩‍👧‍👦🏳️‍🌈",
+    "𓀀𒀀 unknown ꙮ scripts \U0010ffff",
+    "e\u0301 and \u00e9",
+    "</s>",
+    " </s> ",
+    "<s>a</s><pad> <unk>",
+    "Ġ is a letter, too: ĠĊ",
+    "don't can't I'll 've",
+    "of course , not ! i 'm",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(CORPUS, 360)
+
+
+def random_texts(count: int) -> list[str]:
+    """Strings of random characters, from all of Unicode and from small alphabets rich in spaces and special tokens."""
+    rng = random.Random(7)
+    everything = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    alphabets = [
+        everything,
+        list(" \t\n\u2028\u00a0ab"),
+        list(" <>/spadunk"),
+        [" ", "</s>", "<pad>", "Ġ", "cat", "'s"],
+    ]
+    return ["".join(rng.choices(rng.choice(alphabets), k=rng.randrange(1, 30))) for _ in range(count)]
+
+
+def decoded(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
+    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_awkward_text_is_restored(tokenizer, text):
+    assert decoded(tokenizer, text) == text
+
+
+def test_random_unicode_is_restored(tokenizer):
+    for text in random_texts(4000):
+        assert decoded(tokenizer, text) == text
+
+
+def test_special_tokens_have_the_order_of_bart(tokenizer):
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (0, 1)
+    assert (tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 3)
+
+
+def test_only_the_end_is_marked(tokenizer):
+    for text in AWKWARD:
+        token_ids = tokenizer(text)["input_ids"]
+        assert token_ids[-1] == 2
+        assert min(token_ids[:-1], default=4) >= 4
+    assert tokenizer("")["input_ids"] == [2]
+
+
+def test_a_word_is_one_piece_wherever_it_stands(tokenizer):
+    cat, eos = tokenizer("cat")["input_ids"]
+    assert eos == 2
+    assert tokenizer("cat cat")["input_ids"] == [cat, cat, 2]
+
+
+def test_a_batch_is_padded_on_the_right(tokenizer):
+    batch = tokenizer(["the cat", ""], text_target=["cat", "the"], padding=True)
+    assert sorted(batch) == ["attention_mask", "input_ids", "labels"]
+    assert batch["attention_mask"] == [[1, 1, 1], [1, 0, 0]]
+    assert batch["input_ids"][1] == [2, 1, 1]
+    assert batch["labels"] == [tokenizer("cat")["input_ids"], tokenizer("the")["input_ids"]]
+
+
+def test_truncation_keeps_the_end_mark():
+    tokenizer = train_tokenizer(CORPUS, 300, model_max_length=5)
+    token_ids = tokenizer("the cat sat on the mat", truncation=True)["input_ids"]
+    assert len(token_ids) == 5
+    assert token_ids[-1] == 2
+
+
+def test_lowercase_and_normal_forms():
+    text = "Ｆｕｌｌ Cafe\u0301 ﬁ"
+    assert decoded(train_tokenizer(CORPUS, 300), text) == text
+    assert decoded(train_tokenizer(CORPUS, 300, lowercase=True), text) == text.lower()
+    for form in ("NFC", "NFKC"):
+        tokenizer = train_tokenizer(CORPUS, 300, normalization=form)
+        assert decoded(tokenizer, text) == unicodedata.normalize(form, text)
+
+
+def test_a_corpus_that_is_too_small_gives_fewer_entries(caplog):
+    with caplog.at_level(logging.WARNING):
+        tokenizer = train_tokenizer(["ab ab"], 1000)
+    # 4 special tokens, 256 bytes, and the merges ab, Ġab.
+    assert len(tokenizer) == 262
+    assert caplog.messages == ["The texts fill only 262 of 1000 vocabulary entries."]
+
+
+def test_the_smallest_vocabulary_splits_into_bytes():
+    tokenizer = train_tokenizer(CORPUS, 260)
+    assert len(tokenizer) == 260
+    assert len(tokenizer("ß")["input_ids"]) == len(" ß".encode()) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"vocab_size": 259},
+            "`vocab_size` must be at least 260 (256 bytes and 4 special tokens), but is 259.",
+        ),
+        (
+            {"vocab_size": 300, "normalization": "NFX"},
+            '`normalization` must be "NFC", "NFKC" or None, but is \'NFX\'.',
+        ),
+        (
+            {"vocab_size": 300, "texts": iter(["", " \n"])},
+            "`texts` must hold text to train a tokenizer on, but every one of them is empty.",
+        ),
+        (
+            {"vocab_size": 300, "texts": []},
+            "`texts` must hold text to train a tokenizer on, but every one of them is empty.",
+        ),
+    ],
+)
+def test_errors_say_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError) as caught:
+        train_tokenizer(**{"texts": CORPUS, **arguments})
+    assert str(caught.value) == message
+
+
+TRAIN_AND_SAVE = """
+import json, sys
+from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+train_tokenizer(json.loads(sys.argv[1]), 400).save_pretrained(sys.argv[2])
+"""
+
+
+def test_training_again_in_another_process_gives_the_same_bytes(tmp_path):
+    train_tokenizer(iter(CORPUS), 400).save_pretrained(tmp_path / "here")
+    command = [sys.executable, "-c", TRAIN_AND_SAVE, json.dumps(CORPUS), str(tmp_path / "there")]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
+    here, there = ((tmp_path / place / "tokenizer.json").read_bytes() for place in ("here", "there"))
+    assert here == there
+
+
+@pytest.mark.parametrize("model_type", [None, "a_model_that_transformers_does_not_know"])
+def test_auto_tokenizer_loads_it_without_remote_code(tokenizer, tmp_path, model_type):
+    tokenizer.save_pretrained(tmp_path)
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.is_fast
+    assert loaded.model_input_names == ["input_ids", "attention_mask"]
+    assert loaded.padding_side == "right"
+    assert loaded.clean_up_tokenization_spaces is False
+    for text in AWKWARD + random_texts(300):
+        assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert decoded(loaded, text) == text
+
+
+def test_using_a_tokenizer_does_not_change_what_it_saves(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "before")
+    BpeDropout(tokenizer, 0.5).encode("the cat", random.Random(0))
+    tokenizer.save_pretrained(tmp_path / "after")
+    before, after = ((tmp_path / time / "tokenizer.json").read_bytes() for time in ("before", "after"))
+    assert before == after
+    assert json.loads(after)["model"]["dropout"] is None
+
+
+# Two vocabularies
+
+
+def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, tokenizer, tmp_path)
+    assert not (tmp_path / "target_tokenizer").exists()
+    source, target = load_tokenizers(tmp_path)
+    assert source is target
+    assert source.get_vocab() == tokenizer.get_vocab()
+
+
+def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
+    target_tokenizer = train_tokenizer(CORPUS, 300)
+    save_tokenizers(tokenizer, target_tokenizer, tmp_path)
+    source, target = load_tokenizers(str(tmp_path))
+    assert (len(source), len(target)) == (360, 300)
+    assert target.get_vocab() == target_tokenizer.get_vocab()
+    # Loaded and saved once more, they are still two.
+    save_tokenizers(source, target, tmp_path / "again")
+    assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [360, 300]
+
+
+def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tokenizer, tmp_path)
+    source, target = load_tokenizers(tmp_path)
+    assert source is target
+
+
+@pytest.mark.parametrize("sizes", [(360,), (360, 300)])
+def test_tokenizers_come_from_a_repository(tokenizer, tmp_path, sizes):
+    tokenizers = [tokenizer, *(train_tokenizer(CORPUS, size) for size in sizes[1:])]
+    # The cache that huggingface_hub leaves after a download, so that the name is looked up as one of a repository.
+    repository = tmp_path / "models--someone--some-model"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    save_tokenizers(tokenizers[0], tokenizers[-1], repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    loaded = load_tokenizers("someone/some-model", cache_dir=str(tmp_path), local_files_only=True)
+    assert [len(side) for side in dict.fromkeys(loaded)] == list(sizes)
+
+
+def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    shutil.rmtree(tmp_path / "target_tokenizer")
+    with pytest.raises((OSError, ValueError)):
+        load_tokenizers(tmp_path)
+
+
+# BPE-dropout
+
+
+def test_without_dropout_it_is_the_tokenizer(tokenizer):
+    dropout = BpeDropout(tokenizer, 0.0)
+    for text in CORPUS + AWKWARD + random_texts(1000) + ["ab" * 100 + " the" * 50]:
+        assert dropout.encode(text, random.Random(0)) == tokenizer(text)["input_ids"]
+
+
+def test_without_merges_it_is_bytes(tokenizer):
+    dropout = BpeDropout(tokenizer, 1.0)
+    for text in CORPUS + AWKWARD + random_texts(200):
+        assert len(dropout.encode(text, random.Random(0))) == (len(f" {text}".encode()) if text else 0) + 1
+
+
+def test_every_random_split_spells_the_text(tokenizer):
+    dropout = BpeDropout(tokenizer, 0.4)
+    rng = random.Random(1)
+    for text in CORPUS + AWKWARD + random_texts(500):
+        assert tokenizer.decode(dropout.encode(text, rng), skip_special_tokens=True) == text
+
+
+def test_splits_have_the_probabilities_of_algorithm_1():
+    # The corpus teaches "a"+"b", then "Ġ"+"ab"; "Ġ"+"a" is no merge, so a text "ab" ends in one of three splits.
+    tokenizer = train_tokenizer(["ab ab"], 262)
+    dropout = BpeDropout(tokenizer, 0.25)
+    rng = random.Random(5)
+    draws = 20_000
+    splits = Counter(" ".join(tokenizer.convert_ids_to_tokens(dropout.encode("ab", rng))) for _ in range(draws))
+    expected = {"Ġ a b </s>": 0.25, "Ġ ab </s>": 0.75 * 0.25, "Ġab </s>": 0.75 * 0.75}
+    assert splits.keys() == expected.keys()
+    for split, probability in expected.items():
+        # Five standard deviations of a binomial share: sqrt(p (1-p) / draws) <= 0.0036.
+        assert splits[split] / draws == pytest.approx(probability, abs=0.018)
+
+
+def test_a_dropped_merge_leaves_room_for_the_next():
+    # Both merges of "bab" apply at once, and "ab" comes first. Dropping it alone must give "ba b", not "b a b".
+    tokenizer = train_tokenizer(CORPUS, 260)
+    model = models.BPE(vocab={**tokenizer.get_vocab(), "ab": 260, "ba": 261}, merges=[("a", "b"), ("b", "a")])
+    tokenizer.backend_tokenizer.model = model
+    dropout = BpeDropout(tokenizer, 0.5)
+    rng = random.Random(2)
+    splits = Counter(" ".join(tokenizer.convert_ids_to_tokens(dropout.encode("bab", rng)[:-1])) for _ in range(8000))
+    assert splits.keys() == {"Ġ b ab", "Ġ ba b", "Ġ b a b"}
+    assert splits["Ġ b ab"] / 8000 == pytest.approx(0.5, abs=0.03)
+    assert splits["Ġ ba b"] / 8000 == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("generator", [random.Random, np.random.default_rng])
+def test_the_seed_decides_the_split(tokenizer, generator):
+    dropout = BpeDropout(tokenizer, 0.3)
+    fresh = pickle.loads(pickle.dumps(BpeDropout(tokenizer, 0.3)))
+    first = [dropout.encode(CORPUS[0], generator(seed)) for seed in range(20)]
+    assert first == [fresh.encode(CORPUS[0], generator(seed)) for seed in range(20)]
+    assert len(set(map(tuple, first))) > 10
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5])
+def test_a_rate_is_a_probability(tokenizer, rate):
+    with pytest.raises(ValueError) as caught:
+        BpeDropout(tokenizer, rate)
+    assert str(caught.value) == f"`rate` must be a probability between 0 and 1, but is {rate}."
+
+
+def test_another_kind_of_tokenizer_has_no_dropout():
+    words = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
+    words.normalizer, words.pre_tokenizer = normalizers.NFC(), pre_tokenizers.Whitespace()
+    with pytest.raises(ValueError) as caught:
+        BpeDropout(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), 0.1)
+    assert str(caught.value) == (
+        "`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind."
+    )

@@ -1,0 +1,379 @@
+"""The CTranslate2 export: the same log-probabilities for every config, and the same search as `generate`."""
+
+import copy
+import random
+import re
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.cli import main
+
+pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+
+import ctranslate2
+from ctranslate2.converters import TransformersConverter
+
+from vaswani_hf.convert.ctranslate2 import ACTIVATIONS, to_ctranslate2
+from vaswani_hf.convert.ctranslate2_translator import CTranslate2Translator, first_end
+from vaswani_hf.convert.export import export
+
+WORDS = dict(zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True))
+SOURCES = ["one two three four five four two", "three one", "five", "two two one four"]
+TARGETS = ["eins zwei drei vier zwei", "drei eins vier", "", "vier"]
+EXPRESSIBLE = {
+    "the paper": {},
+    "pre-norm": {"norm_position": "pre"},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 40},
+    "biases": {"attention_bias": True},
+    "no scaling": {"scale_embedding": False},
+    "large epsilon": {"layer_norm_eps": 0.1},
+    "unlike stacks": {
+        "encoder_layers": 1,
+        "decoder_layers": 3,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 12,
+        "decoder_ffn_dim": 28,
+    },
+    "narrow heads": {"d_k": 4, "d_v": 4},
+    "wide heads": {"d_k": 12, "d_v": 12, "attention_bias": True},
+    "narrow keys": {"d_k": 3, "attention_bias": True},
+    "narrow values": {"d_v": 5, "norm_position": "pre"},
+    "own projection": {"tie_word_embeddings": False},
+    "padding is the end": {"pad_token_id": 2},
+    "padding is the start": {"pad_token_id": 0},
+    "another end": {"eos_token_id": 7},
+    "several ends": {"eos_token_id": [7, 2]},
+    "no padding": {"pad_token_id": None},
+    "start by default": {"decoder_start_token_id": None, "bos_token_id": 4},
+    "spare classes": {"vocab_size": 300},
+    **{name: {"activation_function": name} for name in ACTIVATIONS},
+}
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "power": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"},
+    "the paper's": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
+    "no length penalty": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
+    "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.5},
+    "n-best": {"num_beams": 5, "num_return_sequences": 3, "length_penalty_type": "gnmt"},
+    "limits of sentences": {"num_beams": 3, "max_length_a": 0.5, "max_length_b": 2, "length_penalty_type": "gnmt"},
+    "greedy, limits of sentences": {"num_beams": 1, "max_length_a": 0.5, "max_length_b": 1.0},
+    "as many as beams": {"num_beams": 4, "length_penalty": 3.0, "early_stopping": True},
+    "one limit": {"num_beams": 3, "max_new_tokens": 4, "length_penalty_type": "gnmt"},
+    "transformers' limit": {"num_beams": 3, "max_length": 5, "length_penalty_type": "gnmt"},
+    "two limits": {"num_beams": 2, "max_length": 6, "max_length_a": 0, "max_length_b": 3, "early_stopping": "never"},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    texts = [" ".join(WORDS), " ".join(WORDS.values())]
+    return [train_tokenizer(texts * 3, size, model_max_length=40) for size in (290, 280)]
+
+
+@pytest.fixture(scope="module")
+def joint(tokenizers):
+    return tokenizers[0], tokenizers[0]
+
+
+@pytest.fixture(scope="module")
+def searching(tiny_config, joint, tmp_path_factory):
+    """A model that has learned a little, so that its translations end and are uncertain; the same in CTranslate2."""
+    torch.manual_seed(0)
+    rng, tokenizer = random.Random(0), joint[0]
+    model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer), d_model=32)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    for _ in range(60):
+        sentences = [rng.choices(list(WORDS), k=rng.randint(1, 7)) for _ in range(32)]
+        inputs = tokenizer([" ".join(words) for words in sentences], return_tensors="pt", padding=True)
+        targets = [" ".join(WORDS[word] for word in words) for words in sentences]
+        model(**inputs, labels=tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
+    to_ctranslate2(model.eval(), joint, folder)
+    return model, CTranslate2Translator(folder)
+
+
+def ids_of(tokenizer, texts):
+    return tokenizer(texts)["input_ids"]
+
+
+def log_probs_of(model, source_ids, target_ids):
+    """Of each token and the end, by the model itself, sentence by sentence."""
+    start = (
+        model.config.bos_token_id
+        if model.config.decoder_start_token_id is None
+        else model.config.decoder_start_token_id
+    )
+    rows = []
+    for source, target in zip(source_ids, target_ids, strict=True):
+        inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([[start, *target[:-1]]])}
+        inputs |= {f"{side}attention_mask": torch.ones_like(inputs[f"{side}input_ids"]) for side in ("", "decoder_")}
+        with torch.no_grad():
+            log_probs = model(**inputs).logits.log_softmax(-1)
+        rows.append(log_probs[0, range(len(target)), target].tolist())
+    return rows
+
+
+def largest_difference(rows, others):
+    return max(abs(a - b) for row, other in zip(rows, others, strict=True) for a, b in zip(row, other, strict=True))
+
+
+@pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
+def test_log_probabilities_are_the_same(tiny_model, joint, tmp_path, fields):
+    model = tiny_model(**{"vocab_size": len(joint[0])} | fields)
+    to_ctranslate2(model, joint, tmp_path / "out")
+    end = first_end(model.config.eos_token_id)
+    source, target = ids_of(joint[0], SOURCES), [[*ids[:-1], end] for ids in ids_of(joint[1], TARGETS)]
+    scores = CTranslate2Translator(tmp_path / "out").score_batch(source, [ids[:-1] for ids in target])
+    assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
+    with torch.no_grad():
+        for name in ("encoder.layers.0.self_attn.out_proj.weight", "decoder.layers.1.fc1.bias"):
+            if name.split(".")[2] < str(model.config.decoder_layers):
+                model.model.get_parameter(name)[:2] += 1
+    assert largest_difference(scores, log_probs_of(model, source, target)) > 1e-3
+
+
+def test_two_vocabularies(tiny_model, tokenizers, tmp_path):
+    sizes = {"vocab_size": len(tokenizers[0]), "decoder_vocab_size": len(tokenizers[1])}
+    model = tiny_model(share_encoder_decoder_embeddings=False, **sizes)
+    to_ctranslate2(model, tokenizers, tmp_path / "out")
+    translator = CTranslate2Translator(tmp_path / "out")
+    assert [len(t) for t in (translator.source_tokenizer, translator.target_tokenizer)] == list(sizes.values())
+    source, target = ids_of(tokenizers[0], SOURCES), ids_of(tokenizers[1], TARGETS)
+    scores = translator.score_batch(source, [ids[:-1] for ids in target])
+    assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
+
+
+def compare_searches(searching, settings, prefixes=None, **prompt):
+    """Hypotheses and scores of both searches, and what makes the comparison worth something."""
+    model, translator = searching
+    inputs = translator.source_tokenizer(SOURCES, return_tensors="pt", padding=True)
+    found = translator.generate_batch(ids_of(translator.source_tokenizer, SOURCES), target_prefix=prefixes, **settings)
+    found = [hypothesis for hypotheses in found for hypothesis in hypotheses]
+    outputs = model.generate(**inputs, **prompt, **settings, return_dict_in_generate=True, output_scores=True)
+    expected = [[i for i in row if i > 2] for row in outputs.sequences.tolist()]
+    assert [hypothesis.token_ids for hypothesis in found] == expected
+    assert len({tuple(ids) for ids in expected}) == len(expected)
+    if settings["num_beams"] > 1:
+        scores = torch.tensor([hypothesis.score for hypothesis in found])
+        torch.testing.assert_close(scores, outputs.sequences_scores, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+def test_the_search_is_that_of_generate(searching, settings):
+    compare_searches(searching, settings)
+
+
+def test_every_end_ends(searching, joint, tmp_path):
+    model = copy.deepcopy(searching[0])
+    model.generation_config.eos_token_id = [2, *ids_of(joint[0], ["vier"])[0][:1]]
+    to_ctranslate2(model, joint, tmp_path / "out")
+    source = ids_of(joint[0], SOURCES)
+    ends = model.generation_config.eos_token_id
+    cut = 0
+    for ids, (hypothesis,) in zip(source, CTranslate2Translator(tmp_path / "out").generate_batch(source), strict=True):
+        expected = model.generate(torch.tensor([ids]))[0, 1:].tolist()
+        assert [*hypothesis.token_ids, expected[-1]] == expected
+        assert hypothesis.is_complete and expected[-1] in ends
+        cut += expected[-1] != 2
+    assert 0 < cut < len(source)
+
+
+# transformers counts the padding before a prefix in `max_length`. Otherwise see what CTranslate2 makes of an end that
+# follows the prefix at once.
+AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}
+
+
+@pytest.mark.parametrize("name", sorted(AFTER_A_PREFIX))
+def test_the_search_after_a_prefix_is_that_of_generate(searching, name):
+    prefixes = [ids[:-1] for ids in ids_of(searching[1].target_tokenizer, ["zwei vier", "drei", "", "eins zwei drei"])]
+    longest = max(map(len, prefixes))
+    rows = [[1] * (longest - len(ids)) + [0, *ids] for ids in prefixes]
+    compare_searches(searching, SEARCHES[name], prefixes, decoder_input_ids=torch.tensor(rows))
+
+
+def test_a_hypothesis_says_whether_it_was_cut(searching):
+    _, translator = searching
+    source = ids_of(translator.source_tokenizer, SOURCES)
+    for limit, is_complete in ((1, {False}), (200, {True})):
+        found = translator.generate_batch(source, num_beams=1, max_new_tokens=limit)
+        assert {hypotheses[0].is_complete for hypotheses in found} == is_complete
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_attention_is_the_mean_of_the_last_layer(searching, num_beams):
+    model, translator = searching
+    model = copy.deepcopy(model)
+    model.set_attn_implementation("eager")
+    source = ids_of(translator.source_tokenizer, SOURCES)
+    found = translator.generate_batch(source, num_beams=num_beams, return_attention=True)
+    for ids, (hypothesis,) in zip(source, found, strict=True):
+        labels = [*hypothesis.token_ids, *[2] * hypothesis.is_complete]
+        with torch.no_grad():
+            outputs = model(torch.tensor([ids]), labels=torch.tensor([labels]), output_attentions=True)
+        torch.testing.assert_close(
+            torch.tensor(hypothesis.attention), outputs.cross_attentions[-1][0].mean(0), rtol=0, atol=1e-5
+        )
+    assert translator.generate_batch(source)[0][0].attention is None
+
+
+def test_sampling_gives_what_the_seed_says(tiny_model, joint, tmp_path):
+    to_ctranslate2(tiny_model(vocab_size=len(joint[0])), joint, tmp_path / "out")
+    source = ids_of(joint[0], SOURCES[:1])
+
+    def draw(seed):
+        ctranslate2.set_random_seed(seed)
+        translator = CTranslate2Translator(tmp_path / "out")
+        settings = {"do_sample": True, "num_return_sequences": 5, "top_k": 0, "max_new_tokens": 8}
+        return [hypothesis.token_ids for hypothesis in translator.generate_batch(source, **settings)[0]]
+
+    assert draw(1) == draw(1) != draw(2)
+    assert len({tuple(ids) for ids in draw(1)}) > 2
+    translator = CTranslate2Translator(tmp_path / "out")
+    greedy = translator.generate_batch(source)[0][0].token_ids
+    assert translator.generate_batch(source, do_sample=True, top_k=1)[0][0].token_ids == greedy
+    assert translator.generate_batch(source, do_sample=True, top_k=0, top_p=1e-6)[0][0].token_ids == greedy
+    assert translator.generate_batch(source, do_sample=True, top_k=0, temperature=1e-4)[0][0].token_ids == greedy
+
+
+def test_repeated_n_grams_are_forbidden(searching):
+    _, translator = searching
+    source = ids_of(translator.source_tokenizer, SOURCES)
+    for (hypothesis,) in translator.generate_batch(source, num_beams=2, no_repeat_ngram_size=1):
+        assert len(set(hypothesis.token_ids)) == len(hypothesis.token_ids)
+
+
+def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model, joint, tmp_path, caplog):
+    model = tiny_model(vocab_size=len(joint[0]))
+    model.generation_config.update(num_beams=3, num_return_sequences=2, max_length=6, repetition_penalty=1.2)
+    to_ctranslate2(model, joint, tmp_path / "out")
+    translator = CTranslate2Translator(tmp_path / "out")
+    assert [record.getMessage() for record in caplog.records] == [
+        "The engine ctranslate2 does not know `repetition_penalty`, which is 1.2 in this checkpoint."
+    ]
+    source = ids_of(joint[0], SOURCES)
+    for hypotheses in translator.generate_batch(source):
+        assert len(hypotheses) == 2
+        assert max(len(hypothesis.token_ids) for hypothesis in hypotheses) <= 5
+    assert translator.generate_batch([]) == []
+    message = "`must_contain` is no setting of the engine ctranslate2, which has num_beams, num_return_sequences, "
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        translator.generate_batch(source, must_contain=[])
+    with pytest.raises(
+        ValueError, match="^`num_return_sequences` must be at most `num_beams`, which is 2, but is 3.$"
+    ):
+        translator.generate_batch(source, num_beams=2, num_return_sequences=3)
+    with pytest.raises(ValueError, match='^`length_penalty_type` must be "gnmt" or "power", but is \'wu\'.$'):
+        translator.generate_batch(source, length_penalty_type="wu")
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
+def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(tiny_model, joint, tmp_path, quantization):
+    model = tiny_model(vocab_size=len(joint[0]))
+    before = copy.deepcopy(model.state_dict())
+    for name, kind in (("full", None), ("small", quantization)):
+        to_ctranslate2(model, joint, tmp_path / name, kind)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("small", "full")]
+    assert sizes[0] < sizes[1]
+    source, target = ids_of(joint[0], SOURCES), ids_of(joint[1], TARGETS)
+    scores = CTranslate2Translator(tmp_path / "small").score_batch(source, [ids[:-1] for ids in target])
+    assert 0 < largest_difference(scores, log_probs_of(model, source, target)) < 0.5
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model, joint, tmp_path_factory):
+    """Make a checkpoint folder with these fields changed."""
+
+    def make(with_tokenizers=True, dtype=torch.float32, **fields):
+        folder = tmp_path_factory.mktemp("checkpoint")
+        tiny_model(vocab_size=len(joint[0]), **fields).to(dtype).save_pretrained(folder)
+        if with_tokenizers:
+            save_tokenizers(*joint, folder)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quantization):
+    arguments = ["export", str(checkpoint(dtype=dtype)), str(tmp_path / "out"), "--format", "ctranslate2"]
+    assert main([*arguments, *(["--quantization", quantization] if quantization else [])]) == 0
+    line = capsys.readouterr().out
+    found = re.fullmatch(
+        r"Largest difference between the log-probabilities of CTranslate2 and the checkpoint's on sample inputs: (\S+)\.\n",
+        line,
+    )
+    assert float(found.group(1)) < (0.5 if quantization else 1e-4)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(CTranslate2Translator.from_pretrained(tmp_path / "out").generate_batch([[5, 6, 2]])) == 1
+    assert len(CTranslate2Translator.from_pretrained(tmp_path / "out", "cpu").generate_batch([[5, 6, 2]])) == 1
+
+
+def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp_path):
+    folder = checkpoint()
+    TransformersConverter(str(folder)).convert(str(tmp_path / "out"))
+    translator = ctranslate2.Translator(str(tmp_path / "out"))
+    (result,) = translator.score_batch([["t", "w", "</s>"]], [["v"]])
+    ids = [joint[0].convert_tokens_to_ids([*word, "</s>"]) for word in ("tw", "v")]
+    expected = log_probs_of(AutoModelForSeq2SeqLM.from_pretrained(folder), ids[:1], ids[1:])
+    assert largest_difference([result.log_probs], expected) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"activation_function": "mish"},
+            "`activation_function` is 'mish', which CTranslate2 cannot express: it has gelu, gelu_fast, gelu_new, "
+            "gelu_python, gelu_pytorch_tanh, quick_gelu, relu, sigmoid, silu, swish, tanh.",
+        ),
+        (
+            {"eos_token_id": None},
+            "`eos_token_id` is None, which CTranslate2 cannot express: its search ends with a token.",
+        ),
+        (
+            {"decoder_start_token_id": None, "bos_token_id": None},
+            "`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.",
+        ),
+    ],
+)
+def test_what_ctranslate2_cannot_express_is_named(checkpoint, tmp_path, fields, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(checkpoint(**fields), tmp_path / "out", "ctranslate2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
+    with pytest.raises(
+        ValueError,
+        match="must hold the tokenizer of the checkpoint, but has no tokenizer.json; copy or download it again.$",
+    ):
+        export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
+    folder = checkpoint()
+    message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        CTranslate2Translator(folder)
+
+
+def test_positions_go_as_far_as_inputs_and_outputs(tiny_model, joint, tmp_path):
+    model = tiny_model(vocab_size=len(joint[0]))
+    model.generation_config.max_length = 1300
+    to_ctranslate2(model, joint, tmp_path / "out")
+    translator = CTranslate2Translator(tmp_path / "out")
+    assert translator.max_length == 40
+    source, target = [[*[5, 9] * 600, 2]], [[*[8] * 1298, 2]]
+    scores = translator.score_batch(source, [target[0][:-1]])
+    assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
+    learned = tiny_model(vocab_size=len(joint[0]), position_embedding="learned", max_position_embeddings=12)
+    to_ctranslate2(learned, joint, tmp_path / "learned")
+    translator = CTranslate2Translator(tmp_path / "learned")
+    assert translator.max_length == 12
+    (found,) = translator.generate_batch([[5, 9, 2]], num_beams=1, max_new_tokens=100)
+    assert len(found[0].token_ids) <= 12

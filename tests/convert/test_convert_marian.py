@@ -1,0 +1,293 @@
+"""The MarianMT export: the same function, what has no equivalent, what stands in the folder; the rules of `export`."""
+
+import copy
+import re
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+)
+
+import vaswani_hf.convert.export
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.cli import main
+from vaswani_hf.convert.comparison import report, sample_batch
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.marian import to_marian
+
+TWO = {"vocab_size": 23, "decoder_vocab_size": 19, "share_encoder_decoder_embeddings": False}
+EXPRESSIBLE = {
+    "the paper": {},
+    "biases": {"attention_bias": True},
+    "other activation": {"activation_function": "gelu", "scale_embedding": False},
+    "unlike stacks": {
+        "encoder_layers": 1,
+        "decoder_layers": 3,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 12,
+        "decoder_ffn_dim": 28,
+    },
+    "two vocabularies": TWO,
+    "two vocabularies, nothing tied": {**TWO, "tie_word_embeddings": False},
+    "shared embeddings, own projection": {"tie_word_embeddings": False},
+    "padding is the end": {"pad_token_id": 2},
+    "padding is the start": {"pad_token_id": 0},
+    "padding is one of two ends": {"eos_token_id": [2, 1]},
+    "no padding": {"pad_token_id": None},
+    "start by default": {"decoder_start_token_id": None, "bos_token_id": 4},
+}
+
+
+def batch_of(config):
+    """Ragged sentences without special tokens within them, and which of the target's positions are real."""
+    batch = sample_batch(config)
+    for name in ("input_ids", "decoder_input_ids"):
+        batch[name][:, 1:] = batch[name][:, 1:].clamp(min=3)
+    return batch, batch["decoder_attention_mask"].bool()
+
+
+@pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
+def test_logits_and_probabilities_are_the_same(tiny_model, fields):
+    model = tiny_model(**fields)
+    before = copy.deepcopy(model.state_dict())
+    marian = to_marian(model)
+    assert type(marian) is MarianMTModel and not marian.training and marian.config.forced_eos_token_id is None
+    batch, is_real = batch_of(model.config)
+    with torch.no_grad():
+        expected, logits = model(**batch).logits[is_real], marian(**batch).logits[is_real]
+    classes = list(range(model.config.decoder_vocab_size))
+    if fields.get("pad_token_id") == 0:
+        # A start of zeros would be another start, so that the projection's own logit remains.
+        classes.remove(0)
+    torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits.softmax(-1), expected.softmax(-1), rtol=0, atol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_comparison_is_not_vacuous(tiny_model):
+    model = tiny_model()
+    batch, is_real = batch_of(model.config)
+    expected = model(**batch).logits[is_real]
+    for name in ("shared.weight", "encoder.layers.1.self_attn_layer_norm.bias", "decoder.layers.0.fc2.bias"):
+        marian = to_marian(model)
+        with torch.no_grad():
+            marian.model.get_parameter(name)[..., [0, 1]] = marian.model.get_parameter(name)[..., [1, 0]]
+        assert (marian(**batch).logits[is_real] - expected).abs().max() > 1e-3, name
+
+
+def test_generation_is_the_same(tiny_model):
+    model = tiny_model(tie_word_embeddings=False)
+    marian = to_marian(model)
+    batch, _ = batch_of(model.config)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for settings in ({"num_beams": 1}, {"num_beams": 3, "early_stopping": "never"}):
+        settings |= {"max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True}
+        ours, theirs = model.generate(**inputs, **settings), marian.generate(**inputs, **settings)
+        assert torch.equal(ours.sequences, theirs.sequences)
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"norm_position": "pre"},
+            "`norm_position` is 'pre', which MarianMT cannot express: it has no LayerNorm before its sub-layers.",
+        ),
+        (
+            {"position_embedding": "learned"},
+            "`position_embedding` is 'learned', which MarianMT cannot express: it computes its positions and loads no "
+            "table of them.",
+        ),
+        (
+            {"layer_norm_eps": 1e-6},
+            "`layer_norm_eps` is 1e-06, which MarianMT cannot express: its LayerNorm has no other epsilon than 1e-05.",
+        ),
+        (
+            {"d_k": 4},
+            "`d_k` is 4, which MarianMT cannot express: the 2 heads of its encoder share the d_model of 16 among them.",
+        ),
+        (
+            {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8},
+            "`d_k` is 8, which MarianMT cannot express: the 4 heads of its decoder share the d_model of 16 among them.",
+        ),
+        (
+            {"d_v": 5},
+            "`d_v` is 5, which MarianMT cannot express: the 2 heads of its encoder share the d_model of 16 among them.",
+        ),
+        (
+            {"decoder_start_token_id": None, "bos_token_id": None},
+            "`decoder_start_token_id` is None, which MarianMT cannot express: it starts from a token.",
+        ),
+    ],
+)
+def test_what_marian_cannot_express_is_named(tiny_model, fields, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        to_marian(tiny_model(**fields))
+
+
+def test_the_dtype_stays(tiny_model):
+    model = tiny_model().bfloat16()
+    assert {tensor.dtype for tensor in to_marian(model).state_dict().values()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("longest", "settings", "expected"),
+    [
+        (None, {}, 1074),
+        (100, {}, 1074),
+        (2000, {}, 2050),
+        (2000, {"max_length_a": 2.0, "max_length_b": 10}, 4010),
+        (2000, {"max_length": 3000}, 3000),
+        (2000, {"max_new_tokens": 2500}, 2500),
+    ],
+)
+def test_the_tables_hold_the_longest_input_and_output(tiny_model, longest, settings, expected):
+    model = tiny_model()
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    tokenizers = longest and [PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), model_max_length=longest)] * 2
+    assert to_marian(model, tokenizers).config.max_position_embeddings == expected
+
+
+def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
+    model = tiny_model()
+    assert to_marian(model).generation_config.max_length == 1074
+    assert not caplog.records
+    model.generation_config = GenerationConfig(
+        num_beams=4, length_penalty=0.6, length_penalty_type="gnmt", max_length_a=1.0, max_length_b=50, eos_token_id=2
+    )
+    model.generation_config.coverage_penalty = 0.0
+    marian = to_marian(model)
+    config = marian.generation_config.to_dict()
+    assert (config["num_beams"], config["length_penalty"], config["max_length"]) == (4, 0.6, 1074)
+    assert not {"length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty"} & set(config)
+    assert model.generation_config.length_penalty_type == "gnmt"
+    assert [record.getMessage() for record in caplog.records] == [
+        "The search of transformers does not know length_penalty_type=gnmt, max_length_a=1.0, max_length_b=50: the "
+        "MarianMT checkpoint divides scores by a power of the length, and its limit is the same for all sentences."
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    texts = ["one two three four five", "eins zwei drei vier"]
+    return [train_tokenizer(texts, size, model_max_length=1200) for size in (275, 280)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model, tokenizers, tmp_path_factory):
+    """Make a checkpoint folder with these fields changed."""
+
+    def make(two_vocabularies=False, with_tokenizers=True, **fields):
+        folder = tmp_path_factory.mktemp("checkpoint")
+        source, target = tokenizers if two_vocabularies else tokenizers[:1] * 2
+        if two_vocabularies:
+            fields |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(target)}
+        tiny_model(vocab_size=len(source), **fields).save_pretrained(folder)
+        if with_tokenizers:
+            save_tokenizers(source, target, folder)
+        return folder
+
+    return make
+
+
+def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
+    folder = checkpoint()
+    assert main(["export", str(folder), str(tmp_path / "new" / "marian"), "--format", "marian"]) == 0
+    line = capsys.readouterr().out
+    assert re.fullmatch(
+        r"Largest difference between the logits of MarianMT and the checkpoint's on sample inputs: \S+\.\n", line
+    )
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["marian"]
+    marian = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new" / "marian")
+    assert type(marian) is MarianMTModel and marian.config.max_position_embeddings == 1250
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "new" / "marian")
+    assert tokenizer("two five").input_ids == AutoTokenizer.from_pretrained(folder)("two five").input_ids
+    original = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    batch, is_real = batch_of(original.config)
+    torch.testing.assert_close(marian(**batch).logits[is_real], original(**batch).logits[is_real], rtol=0, atol=1e-5)
+
+
+def test_two_vocabularies_and_none(checkpoint, tmp_path):
+    two = checkpoint(two_vocabularies=True)
+    export(two, tmp_path / "two", "marian")
+    source, target = load_tokenizers(tmp_path / "two")
+    assert (len(source), len(target)) == tuple(len(t) for t in load_tokenizers(two))
+    assert len(source) != len(target)
+    export(checkpoint(with_tokenizers=False), tmp_path / "none", "marian")
+    assert not (tmp_path / "none" / "tokenizer.json").exists()
+
+
+def test_what_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
+    assert main(["export", str(checkpoint(norm_position="pre")), str(tmp_path / "x"), "--format", "marian"]) == 1
+    assert capsys.readouterr().err.startswith("vaswani: `norm_position` is 'pre', which MarianMT cannot express")
+    monkeypatch.setattr("vaswani_hf.convert.marian._reordered", lambda name, tensor, halves: tensor.clone())
+    with pytest.raises(
+        ValueError, match="^The largest difference between the logits of MarianMT and the checkpoint's "
+    ):
+        export(checkpoint(), tmp_path / "x", "marian")
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(checkpoint, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    message = f"`output` must be a new or empty folder, but '{tmp_path}' exists; give another name."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(checkpoint(), tmp_path, "marian")
+    with pytest.raises(ValueError, match="must be a new or empty folder"):
+        export(checkpoint(), tmp_path / "notes.txt", "marian")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    export(checkpoint(), tmp_path / "empty", "marian")
+    assert (tmp_path / "empty" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tflite",), '`format` must be "marian", "ctranslate2" or "onnx", but is \'tflite\'.'),
+        (("marian", "int8"), '`quantization` is for the format "ctranslate2", but is \'int8\' with "marian".'),
+        (
+            ("ctranslate2", "int4"),
+            '`quantization` must be "int8", "int16", "float16" or "bfloat16", but is \'int4\'; leave it out for the '
+            "checkpoint's dtype.",
+        ),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_done(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export("no/such/model", tmp_path / "x", *arguments)
+
+
+@pytest.mark.parametrize("format", ["ctranslate2", "onnx"])
+def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
+    monkeypatch.setattr(vaswani_hf.convert.export, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape(f"`pip install vaswani_hf[{format}]`")):
+        export("no/such/model", tmp_path / "x", format)
+
+
+def test_other_models_are_refused(tiny_model, tmp_path):
+    message = f"`model` must be a checkpoint folder or user/name on the Hub, but is '{tmp_path / 'nothing'}'."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(tmp_path / "nothing", tmp_path / "x", "marian")
+    to_marian(tiny_model()).save_pretrained(tmp_path / "marian")
+    with pytest.raises(
+        ValueError, match="^`model` must be a checkpoint of this package, but .* of model type 'marian'"
+    ):
+        export(tmp_path / "marian", tmp_path / "x", "marian")
+
+
+def test_a_difference_that_is_no_number_is_none_to_accept():
+    assert report("logits", 3e-6).endswith(": 3e-06.")
+    assert report("logits", 0.5, tolerance=None).endswith(": 0.5.")
+    for difference in (2e-4, float("nan")):
+        with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
+            report("logits", difference)

@@ -1,0 +1,116 @@
+"""The ONNX export: the same logits in ONNX Runtime, with the cache, for batches and lengths that were not traced."""
+
+import contextlib
+import io
+import re
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.cli import main
+
+pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
+pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
+
+from vaswani_hf.convert.comparison import sample_batch
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.onnx import run_onnx
+
+SMALL = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model, tmp_path_factory):
+    """A checkpoint with two vocabularies."""
+    folder = tmp_path_factory.mktemp("onnx") / "checkpoint"
+    texts = ["one two three four five", "eins zwei drei vier"]
+    source, target = (train_tokenizer(texts, size) for size in (270, 275))
+    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+    model = tiny_model(**SMALL, **sizes, share_encoder_decoder_embeddings=False, norm_position="pre", d_k=5)
+    model.bfloat16().save_pretrained(folder)
+    save_tokenizers(source, target, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(checkpoint):
+    """What the command prints that writes the folder `exported`."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["export", str(checkpoint), str(checkpoint.parent / "exported"), "--format", "onnx"]) == 0
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, printed):
+    return checkpoint.parent / "exported"
+
+
+def test_the_command_prints_one_line(printed):
+    found = re.fullmatch(
+        r"Largest difference between the logits of ONNX Runtime and the checkpoint's on sample inputs: (\S+)\.\n",
+        printed[0],
+    )
+    assert float(found.group(1)) < 1e-4
+    assert printed[1] == ""
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (1, 30, 40), (7, 9, 3)], ids=str)
+def test_batch_and_lengths_are_free(checkpoint, exported, shape):
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
+    torch.manual_seed(0)
+    batch_size, source_length, target_length = shape
+    lengths = torch.randint(1, source_length + 1, (batch_size, 1)).clamp(max=source_length)
+    mask = (torch.arange(source_length) < lengths).long()
+    input_ids = torch.randint(4, 270, (batch_size, source_length)) * mask + (1 - mask)
+    target = torch.randint(4, 275, (batch_size, target_length))
+    target[:, 0] = 0
+    batch = {"input_ids": input_ids, "attention_mask": mask, "decoder_input_ids": target}
+    with torch.no_grad():
+        torch.testing.assert_close(run_onnx(exported, batch), model(**batch).logits, rtol=0, atol=1e-4)
+
+
+def test_the_folder_is_complete(exported):
+    assert {path.name for path in exported.iterdir()} >= {
+        *(f"{name}.onnx{part}" for name in ("encoder", "prefill", "decode") for part in ("", ".data")),
+        "config.json",
+        "generation_config.json",
+    }
+    assert [len(tokenizer) for tokenizer in load_tokenizers(exported)] == [270, 275]
+    assert [path.name for path in exported.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_transformers_loads_the_folder(checkpoint, exported):
+    base = pytest.importorskip("transformers.exporters.base")
+    if not hasattr(base, "ExportedModel"):
+        pytest.skip("this transformers has no ExportedModel")
+    loaded = base.ExportedModel.from_pretrained(exported)
+    assert list(loaded.components) == ["encoder", "prefill", "decode"]
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
+    inputs = {name: tensor for name, tensor in sample_batch(model.config).items() if not name.startswith("decoder")}
+    states = loaded.runners["encoder"](**inputs).last_hidden_state
+    expected = model.get_encoder()(**inputs).last_hidden_state
+    is_real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(states[is_real], expected[is_real], rtol=0, atol=1e-4)
+
+
+@pytest.fixture
+def without_graphs(monkeypatch):
+    """Tracing them takes seconds, and the comparison is what is looked at."""
+    monkeypatch.setattr("vaswani_hf.convert.onnx._export", lambda part, inputs: None)
+    monkeypatch.setattr("vaswani_hf.convert.onnx._save", lambda graphs, model, folder: None)
+
+
+def test_what_computes_something_else_is_not_kept(checkpoint, without_graphs, tmp_path, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.convert.onnx.run_onnx", lambda folder, batch: torch.zeros(3, 11, 275))
+    with pytest.raises(ValueError, match="^The largest difference between the logits of ONNX Runtime and"):
+        export(checkpoint, tmp_path / "out", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_onnx_runtime_the_line_says_so(checkpoint, without_graphs, tmp_path, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.convert.onnx.find_spec", lambda name: None)
+    line = export(checkpoint, tmp_path / "out", "onnx")
+    assert line == "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."

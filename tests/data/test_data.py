@@ -1,0 +1,438 @@
+"""Pairs are read exactly as they stand in every kind of file, cleaned by stated rules, and encoded only once."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+from datasets import Dataset, IterableDataset
+from transformers import AutoTokenizer
+
+from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.reading import CorpusReport, PairSource, _Preparation, load_pairs, pair_lengths, prepare_pairs
+
+PAIRS = [
+    ("ein Haus", "a house"),
+    ("zwei\u2028Zeilen", "two\x85lines\x0b"),
+    ("", "\ufeffnothing"),
+    (" NA ", "2016-01-01"),
+]
+RECORDS = [{"translation": {"de": source, "en": target}} for source, target in PAIRS]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """A tokenizer without merges: a sentence is as long as its bytes, the space put before it and `</s>`."""
+    return train_tokenizer(["a"], 260)
+
+
+def read(**arguments) -> list[tuple[str, str]]:
+    pairs = load_pairs(PairSource(**arguments))
+    rows = list(pairs)
+    assert all(list(row) == ["source", "target"] for row in rows)
+    return [(row["source"], row["target"]) for row in rows]
+
+
+def aligned(folder: Path, sources: list[str], targets: list[str], end: str = "\n") -> dict[str, Path]:
+    paths = {"source_file": folder / "text.de", "target_file": folder / "text.en"}
+    for path, lines in zip(paths.values(), (sources, targets), strict=True):
+        path.write_bytes("".join(line + end for line in lines).encode())
+    return paths
+
+
+# Two text files
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_files_are_read_line_by_line(tmp_path, end, streaming):
+    paths = aligned(tmp_path, *zip(*PAIRS, strict=True), end=end)
+    assert read(**paths, streaming=streaming) == PAIRS
+
+
+def test_the_last_line_needs_no_end_and_a_carriage_return_inside_stays(tmp_path):
+    (tmp_path / "a").write_bytes(b"one\rstill one\r\n\r\ntwo")
+    (tmp_path / "b").write_bytes(b"1\n\n2")
+    pairs = read(source_file=tmp_path / "a", target_file=str(tmp_path / "b"))
+    assert pairs == [("one\rstill one", "1"), ("", ""), ("two", "2")]
+
+
+def test_gzip_is_unpacked(tmp_path):
+    for name, text in (("a.gz", "ä\nb\n"), ("b.gz", "1\n2\n")):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+    assert read(source_file=tmp_path / "a.gz", target_file=tmp_path / "b.gz") == [("ä", "1"), ("b", "2")]
+
+
+def test_a_dataset_from_files_is_memory_mapped(tmp_path):
+    pairs = load_pairs(PairSource(**aligned(tmp_path, ["a"], ["b"])))
+    assert pairs.cache_files[0]["filename"].startswith(str(tmp_path / "cache"))
+
+
+def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, monkeypatch):
+    paths = aligned(tmp_path, ["a"], ["b"])
+    first = load_pairs(PairSource(**paths))
+    assert load_pairs(PairSource(**paths)).cache_files == first.cache_files
+    assert first[0] == {"source": "a", "target": "b"}
+    paths["target_file"].write_text("c\n")
+    # Same size, and written within the resolution of the clock of some file systems.
+    os.utime(paths["target_file"], ns=(10**18, 10**18))
+    assert load_pairs(PairSource(**paths))[0] == {"source": "a", "target": "c"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("sources", "targets"), [(["a"] * 1002, ["b"]), (["a"], ["b"] * 3)])
+def test_misaligned_files_name_both_counts(tmp_path, sources, targets, streaming):
+    paths = aligned(tmp_path, sources, targets)
+    with pytest.raises(ValueError) as caught:
+        read(**paths, streaming=streaming)
+    assert str(caught.value) == (
+        f"{paths['source_file']} and {paths['target_file']} must have equally many lines, but have"
+        f" {len(sources):,} and {len(targets):,}."
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_text_that_is_not_utf8_names_file_and_line(tmp_path, streaming):
+    paths = aligned(tmp_path, ["a", "b"], ["c", "d"])
+    paths["source_file"].write_bytes(b"a\nM\xfcller\n")
+    with pytest.raises(ValueError) as caught:
+        read(**paths, streaming=streaming)
+    assert str(caught.value) == f"{paths['source_file']} must be UTF-8 text, but line 2 is not."
+    assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda good: good[:-9], lambda good: good[:20] + b"xxxx" + good[24:], lambda _: b"a\n"]
+)
+def test_damaged_gzip_is_one_sentence(tmp_path, damage):
+    path = tmp_path / "a.gz"
+    path.write_bytes(damage(gzip.compress(os.urandom(5000).hex().encode())))
+    with pytest.raises(ValueError) as caught:
+        read(source_file=path, target_file=path)
+    assert str(caught.value) == f"{path} must be a gzip file, but is damaged or something else."
+
+
+# One file of pairs
+
+
+def write_records(path: Path) -> None:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["translation", "id"])
+            writer.writerows([json.dumps(record["translation"]), 7] for record in RECORDS)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(RECORDS, ensure_ascii=False, indent=1), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in RECORDS), encoding="utf-8")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json", "pairs.csv", "pairs.parquet"])
+def test_translation_columns(tmp_path, name, streaming):
+    path = tmp_path / name
+    write_records(path)
+    assert read(pairs_file=path, source_language="de", target_language="en", streaming=streaming) == PAIRS
+    assert read(pairs_file=path, source_language="en", target_language="de")[0] == ("a house", "ein Haus")
+
+
+def test_columns_named_by_the_languages(tmp_path):
+    (tmp_path / "lines.json").write_text('{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n')
+    (tmp_path / "quoted.csv").write_bytes(b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n')
+    assert read(pairs_file=tmp_path / "lines.json", source_language="de", target_language="en") == [
+        ("a", "b"),
+        ("", "c"),
+    ]
+    assert read(pairs_file=tmp_path / "quoted.csv", source_language="de", target_language="en") == [
+        ("two\nlines", 'b "quoted", here'),
+        ("null", "NA"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.jsonl",
+            b'{"source": "a", "target": "b"}\n{"sour',
+            "Line 2 of {} must be a JSON object, but begins with '{{\"sour'.",
+        ),
+        ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
+        ("a.json", b'[{"source": "a"},', '{} must be a JSON array, but begins with \'[{{"source": "a"}},\'.'),
+        ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
+        ("a.parquet", b"PAR0", "{} must be a Parquet file, but is damaged or something else."),
+        (
+            "a.csv",
+            b'source,target\na,"' + b"b" * 140_000,
+            "{} must be a CSV file, but after line 1 there is a field larger than field limit (131072).",
+        ),
+        (
+            "a.csv",
+            b"translation\nxy\n",
+            "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
+        ),
+        (
+            "a.jsonl",
+            b'{"translation": ["a", "b"]}\n',
+            "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
+        ),
+        (
+            "a.jsonl",
+            b'{"source": "a", "fr": "b"}\n',
+            "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target.",
+        ),
+        (
+            "a.jsonl",
+            b'{"translation": {"de": "a", "target": "b"}}\n',
+            "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
+        ),
+        ("a.jsonl", b'{"source": 3, "target": "b"}\n', "{}, row 1: The column `source` must hold text, but holds 3."),
+    ],
+)
+def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        read(pairs_file=path)
+    assert str(caught.value) == message.format(path)
+
+
+def test_missing_files_and_unknown_kinds(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        load_pairs(PairSource(source_file=tmp_path / "none", target_file=tmp_path / "none"))
+    assert str(caught.value) == f"`source_file` must be an existing file, but is {tmp_path}/none."
+    path = tmp_path / "pairs.tsv"
+    path.touch()
+    with pytest.raises(ValueError) as caught:
+        load_pairs(PairSource(pairs_file=path))
+    assert str(caught.value) == f"`pairs_file` must end in .jsonl, .json, .csv, .parquet, but is {path}."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ({}, "none of them"),
+        ({"source_file": "a"}, "source_file"),
+        ({"source_file": "a", "target_file": "b", "dataset": "c"}, "source_file, target_file, dataset"),
+    ],
+)
+def test_pairs_come_from_one_place(arguments, given):
+    with pytest.raises(ValueError) as caught:
+        PairSource(**arguments)
+    assert str(caught.value) == (
+        "Sentence pairs must come from `source_file` and `target_file`, from `pairs_file` or from `dataset`, but given"
+        f" are: {given}."
+    )
+
+
+# Datasets
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    "form", [lambda rows: rows, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()]
+)
+def test_datasets_in_memory(form, streaming):
+    dataset = form(RECORDS)
+    assert read(dataset=dataset, source_language="de", target_language="en", streaming=streaming) == PAIRS
+
+
+def test_a_dataset_of_plain_columns_loses_the_others():
+    rows = [{"source": "a", "id": 1, "target": "b"}]
+    assert read(dataset=rows) == [("a", "b")]
+    assert read(dataset=IterableDataset.from_generator(lambda: iter(rows))) == [("a", "b")]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_dataset_with_configurations_and_splits(tmp_path, streaming):
+    # The layout of wmt14 on the Hub, in a local folder.
+    folder = tmp_path / "wmt"
+    for config, split, rows in (("de-en", "train", 3), ("de-en", "validation", 2), ("fr-en", "train", 1)):
+        (folder / config).mkdir(parents=True, exist_ok=True)
+        table = pyarrow.Table.from_pylist(RECORDS[:rows])
+        pyarrow.parquet.write_table(table, folder / config / f"{split}-00000-of-00001.parquet")
+    configs = "".join(
+        f"- config_name: {config}\n  data_files:\n"
+        + "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
+        for config, splits in (("de-en", ["train", "validation"]), ("fr-en", ["train"]))
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    where = {"dataset": str(folder), "dataset_config": "de-en", "source_language": "en", "target_language": "de"}
+    swapped = [(target, source) for source, target in PAIRS]
+    assert read(**where, streaming=streaming) == swapped[:3]
+    assert read(**where, split="validation", streaming=streaming) == swapped[:2]
+    assert any((tmp_path / "cache").rglob("*.arrow")) != streaming
+
+
+def test_a_dataset_on_the_hub_is_asked_for_by_its_revision(monkeypatch):
+    asked = {}
+
+    def load_dataset(*names, **options):
+        asked.update(options, names=names)
+        return Dataset.from_list(RECORDS)
+
+    monkeypatch.setattr("vaswani_hf.data.reading.load_dataset", load_dataset)
+    where = {"dataset": "wmt14", "dataset_config": "de-en", "dataset_revision": "v1", "split": "test"}
+    assert read(**where, source_language="de", target_language="en") == PAIRS
+    assert asked == {"names": ("wmt14", "de-en"), "split": "test", "revision": "v1", "streaming": False}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_language_that_a_dataset_lacks(streaming):
+    with pytest.raises(ValueError) as caught:
+        read(dataset=RECORDS, source_language="de", target_language="fr", streaming=streaming)
+    assert str(caught.value) == "`target_language` must be one of the languages or columns de, en, but is fr."
+
+
+# Cleaning and encoding
+
+# With the tokenizer of bytes, a sentence of n letters has n + 2 tokens.
+RAW = [
+    ("\tabc ", " abcd\u3000"),
+    ("", "abc"),
+    ("abc", " \t\u2028"),
+    ("abcdefgh", "abcdefgh"),
+    ("abcdefghi", "abcdefgh"),
+    ("a", "abcd"),
+    ("a", "abcde"),
+    ("abcde", "a"),
+]
+KEPT = [0, 3, 5]
+
+
+def raw_pairs(pairs=None) -> Dataset:
+    rows = RAW if pairs is None else pairs
+    return Dataset.from_dict({"source": [source for source, _ in rows], "target": [target for _, target in rows]})
+
+
+def prepare(tokenizer, pairs, **changes):
+    return prepare_pairs(pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes})
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming):
+    pairs = raw_pairs()
+    prepared, report = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs)
+    rows = list(prepared)
+    assert report == CorpusReport(kept=3, empty=2, too_long=1, ratio=2)
+    assert str(report) == ("8 pairs read, 3 kept; dropped: 2 with an empty side, 1 too long, 2 of too unequal lengths")
+    stripped = [(RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
+    for row, (source, target) in zip(rows, stripped, strict=True):
+        assert list(row) == ["input_ids", "labels", "source_length", "target_length"]
+        assert row["input_ids"] == tokenizer(source)["input_ids"]
+        assert row["labels"] == tokenizer(target)["input_ids"]
+        assert (row["source_length"], row["target_length"]) == (len(source) + 2, len(target) + 2)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_text_and_index_are_kept_on_demand(tokenizer, streaming):
+    pairs = raw_pairs()
+    prepared, _ = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs, keep_text=True)
+    rows = [(row["index"], row["source"], row["target"]) for row in prepared]
+    assert rows == [(index, RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
+
+
+def test_without_a_ratio_lengths_may_differ(tokenizer):
+    _, report = prepare(tokenizer, raw_pairs(), max_length_ratio=None)
+    assert report == CorpusReport(kept=5, empty=2, too_long=1)
+
+
+def test_each_side_has_its_tokenizer(tokenizer):
+    target_tokenizer = train_tokenizer(["abcd abcd"], 265)
+    prepared, _ = prepare_pairs(
+        raw_pairs([("abcd", "abcd")]), tokenizer, target_tokenizer, max_length=10, max_length_ratio=None
+    )
+    assert prepared[0]["input_ids"] == tokenizer("abcd")["input_ids"]
+    assert prepared[0]["labels"] == target_tokenizer("abcd")["input_ids"]
+    assert len(prepared[0]["labels"]) == 2
+
+
+def test_several_processes_give_the_same(tokenizer):
+    pairs = raw_pairs(RAW * 5)
+    alone, alone_report = prepare(tokenizer, pairs, keep_text=True)
+    shared, shared_report = prepare(tokenizer, pairs, keep_text=True, num_proc=2)
+    assert shared_report == alone_report == CorpusReport(kept=15, empty=10, too_long=5, ratio=10)
+    assert shared.to_list() == alone.to_list()
+
+
+def test_a_stream_of_several_batches_counts_once(tokenizer):
+    # More than one batch of map(), one of them without any pair to keep.
+    pairs = raw_pairs([("a", "")] * 1500 + [("a", "b")] * 700).to_iterable_dataset()
+    prepared, report = prepare(tokenizer, pairs, keep_text=True)
+    assert report.read == 0
+    assert [row["index"] for row in prepared] == list(range(1500, 2200))
+    assert report == CorpusReport(kept=700, empty=1500)
+
+
+def test_pair_lengths(tokenizer):
+    prepared, _ = prepare(tokenizer, raw_pairs())
+    source_lengths, target_lengths = pair_lengths(prepared)
+    assert source_lengths.tolist() == [5, 10, 3]
+    assert target_lengths.tolist() == [6, 10, 6]
+    assert source_lengths.dtype == target_lengths.dtype == "int64"
+
+
+def test_nothing_kept_is_an_error(tokenizer):
+    with pytest.raises(ValueError) as caught:
+        prepare(tokenizer, raw_pairs([("a", ""), ("abcdefghi", "abc")]))
+    assert str(caught.value) == (
+        "`pairs` must hold a pair that survives cleaning, but of them: 2 pairs read, 0 kept; dropped: 1 with an empty"
+        " side, 1 too long, 0 of too unequal lengths."
+    )
+
+
+def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
+    paths = aligned(tmp_path, *zip(*RAW, strict=True))
+    first, first_report = prepare(tokenizer, load_pairs(PairSource(**paths)))
+    # Padding and truncation change the state of a tokenizer, and with it the hash that datasets would take.
+    tokenizer(["a", "bc"], padding=True, truncation=True, max_length=3)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    with monkeypatch.context() as patched:
+        patched.setattr(_Preparation, "__call__", property(lambda _: pytest.fail("encoded again")))
+        again, again_report = prepare(loaded, load_pairs(PairSource(**paths)))
+    assert again.to_list() == first.to_list()
+    assert again_report == first_report
+    for changes in ({"max_length": 9}, {"max_length_ratio": 1.5}, {"keep_text": True}):
+        assert prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)[0].cache_files != first.cache_files
+    other = train_tokenizer(["ab ab"], 261)
+    assert prepare(other, load_pairs(PairSource(**paths)))[0].cache_files != first.cache_files
+
+
+PREPARE = """
+import sys
+import datasets
+datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
+from vaswani_hf.data.reading import PairSource, load_pairs, prepare_pairs
+from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+tokenizer = train_tokenizer(["a"], 260)
+pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
+prepared, _ = prepare_pairs(pairs, tokenizer, tokenizer, max_length=10, max_length_ratio=2.0)
+print(prepared.cache_files[0]["filename"])
+"""
+
+
+def test_another_process_finds_them_in_the_cache(tokenizer, tmp_path):
+    paths = aligned(tmp_path, *zip(*RAW, strict=True))
+    command = [sys.executable, "-c", PREPARE, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    elsewhere = subprocess.run(command, check=True, cwd=root, timeout=120, capture_output=True, text=True)
+    path = Path(elsewhere.stdout.strip())
+    written = path.stat().st_mtime_ns
+    prepared, _ = prepare(tokenizer, load_pairs(PairSource(**{name: str(path) for name, path in paths.items()})))
+    assert prepared.cache_files[0]["filename"] == str(path)
+    assert path.stat().st_mtime_ns == written

@@ -1,0 +1,232 @@
+"""Training data from the Hub: one commit of it, recorded, kept by a resumed run, and named when it cannot be had."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from huggingface_hub import HfApi
+
+from vaswani_hf.checkpoint.hub_errors import HubError
+from vaswani_hf.data.corpus import load_split, pin_dataset
+from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.recipe.schema import load_recipe
+from vaswani_hf.training.run import train
+
+CARD = """---
+license: [cc-by-4.0]
+configs:
+- config_name: de-en
+  data_files: [{split: train, path: de-en/train*}, {split: validation, path: de-en/validation*},
+    {split: test, path: de-en/test*}]
+- config_name: fr-en
+  data_files: [{split: train, path: de-en/test*}]
+---
+"""
+RECIPE = """
+output_dir: out
+data: {source_language: en, target_language: de, dataset: DATASET, dataset_config: de-en, max_length: 64}
+tokenizer: {vocab_size: 270}
+model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}
+training: {max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+decoding: {num_beams: 1, max_length: 4}
+"""
+
+
+def parquet(split, size) -> bytes:
+    rows = [{"de": pair["target"], "en": pair["source"]} for pair in number_pairs(size, 1, split)]
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"translation": rows}), file)
+    return file.getvalue()
+
+
+def files(train_size=60, card=CARD) -> dict[str, bytes]:
+    """A dataset repository in the layout of wmt14."""
+    sizes = {"train": train_size, "validation": 10, "test": 10}
+    data = {f"de-en/{split}-00000-of-00001.parquet": parquet(split, size) for split, size in sizes.items()}
+    return {"README.md": card.encode(), **data}
+
+
+@pytest.fixture
+def dataset(hub, repo_id):
+    """A dataset of alice, who is logged in; under a name that nothing is cached of."""
+    repository = hub.create_repository(repo_id, type="dataset")
+    repository.commit(files())
+    return repository
+
+
+@pytest.fixture
+def recipe(dataset, tmp_path):
+    """The recipe with these overrides."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("DATASET", dataset.id), encoding="utf-8")
+
+    def recipe(*overrides):
+        return load_recipe(path, [f"--output_dir={tmp_path / 'run'}", *overrides])
+
+    recipe.path, recipe.folder = path, tmp_path / "run"
+    return recipe
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def test_a_run_is_made_from_one_commit_of_a_dataset_and_says_which(hub, dataset, recipe):
+    commit = dataset.head()
+    train(recipe())
+    recorded = load_recipe(recipe.folder / "recipe.yaml")
+    assert (recorded.data.dataset_revision, recorded.data.license) == (commit, "cc-by-4.0")
+    data = results(recipe.folder)["data"]
+    expected = {"name": dataset.id, "dataset": dataset.id, "config": "de-en", "revision": commit}
+    assert data["train"] == expected | {"split": "train"}
+    assert data["test"] == expected | {"split": "test"}
+    assert results(recipe.folder)["corpus"]["train"]["kept"] == 60
+    read = [request.path for request in hub.requests if "/resolve/" in request.path]
+    assert read and all(f"/resolve/{commit}/" in path for path in read)
+    card = model_card(recipe.folder, "alice/model")
+    assert card.data.datasets == [dataset.id]
+    assert card.data.license == "cc-by-4.0"
+    assert card.data.eval_results[0].dataset_type == dataset.id
+    assert card.data.eval_results[0].dataset_revision == commit
+    assert card.data.eval_results[0].dataset_config == "de-en"
+    assert f"`{dataset.id}`, configuration `de-en`, split `train` at revision `{commit}`: 60 of 60" in card.text
+
+
+def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, recipe):
+    commit = dataset.head()
+    train(recipe("--max_steps", "1", "--dataset_revision", "main"))
+    later = dataset.commit(files(train_size=30))
+    with pytest.raises(ValueError) as caught:
+        train(recipe("--resume", "true", "--dataset_revision", later))
+    assert str(caught.value) == (
+        f"`data.dataset_revision` is '{later}', but the run in '{recipe.folder}' that is to be resumed has '{commit}'; "
+        "give it the same value or choose another `--output_dir`."
+    )
+    train(recipe("--resume", "true", "--data.license", "mit"))
+    recorded = load_recipe(recipe.folder / "recipe.yaml").data
+    assert (recorded.dataset_revision, recorded.license) == (commit, "mit")
+    assert results(recipe.folder)["corpus"]["train"]["kept"] == 60
+    assert results(recipe.folder)["training"]["resumed_at_step"] == 1
+
+
+def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
+    first = dataset.head()
+    HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
+    branch = dataset.commit(files(train_size=20), branch="exp/2")
+    assert pin_dataset(recipe("--dataset_revision", "exp/2"), None).data.dataset_revision == branch
+    assert load_split(pin_dataset(recipe("--dataset_revision", "exp/2"), None), "train").num_rows == 20
+    recorded = pin_dataset(recipe("--dataset_revision", first), None)
+    assert recorded.data.dataset_revision == first
+    assert pin_dataset(recipe("--dataset_revision", first[:7]), recorded).data.dataset_revision == first
+    with pytest.raises(HubError, match="has no branch, tag or commit '0000000'"):
+        pin_dataset(recipe("--dataset_revision", "0" * 7), recorded)
+
+
+def test_a_stream_is_read_from_the_hub_too(recipe):
+    pinned = pin_dataset(recipe("--streaming", "true"), None)
+    assert sum(1 for _ in load_split(pinned, "train")) == 60
+
+
+def refusal(recipe, *overrides) -> str:
+    with pytest.raises((ValueError, HubError)) as caught:
+        train(recipe(*overrides))
+    assert not (recipe.folder / "recipe.yaml").exists()
+    return str(caught.value)
+
+
+def test_what_the_hub_does_not_have_is_named(hub, dataset, recipe):
+    name = dataset.id
+    # What follows the recipe's key is the sentence that any command has for it.
+    assert refusal(recipe, "--dataset", "alice/no-such-data").startswith(
+        "`data.dataset` 'alice/no-such-data' cannot be read: There is no dataset 'alice/no-such-data' on "
+    )
+    assert refusal(recipe, "--dataset", "./no/such/folder") == (
+        "`data.dataset` must be a local folder or a dataset of the Hub, but './no/such/folder' is neither."
+    )
+    assert refusal(recipe, "--dataset_revision", "v9") == (
+        f"`data.dataset` '{name}' cannot be read: The dataset '{name}' has no branch, tag or commit 'v9'; see "
+        f"{hub.endpoint}/datasets/{name}/tree/main for those that it has."
+    )
+    assert refusal(recipe, "--dataset_config", "de-ne") == (
+        f"`data`, train split: `dataset_config` must be one of de-en, fr-en, which '{name}' has, but is 'de-ne'."
+    )
+    assert refusal(recipe, "--validation_split", "dev") == (
+        f"`data`, validation split: `split` must be one of train, validation, test, which '{name}' has, but is 'dev'; name "
+        "one of them, or null for none."
+    )
+    assert "`source_language` must be one of the languages or columns de, en, but is fr" in refusal(
+        recipe, "--source_language", "fr"
+    )
+
+
+def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recipe, monkeypatch):
+    dataset.private = True
+    monkeypatch.delenv("HF_TOKEN")
+    sentence = refusal(recipe)
+    assert sentence.startswith(f"`data.dataset` '{dataset.id}' cannot be read: There is no dataset '{dataset.id}' on ")
+    assert "it is private and there is no token" in sentence
+    dataset.private, dataset.gated = False, True
+    assert refusal(recipe) == (
+        f"`data.dataset` '{dataset.id}' cannot be read: The dataset '{dataset.id}' is gated: ask for access at "
+        f"{hub.endpoint}/datasets/{dataset.id}, and log in with `hf auth login` or set HF_TOKEN."
+    )
+
+
+def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe):
+    dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "cc-by-nc-4.0")))
+    assert refusal(recipe, "--publishing.license", "mit") == (
+        "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-4.0, does "
+        "not, but is 'mit'; leave it out or write 'cc-by-nc-4.0'."
+    )
+    # Whoever has a licence of their own says so.
+    assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit"), None).data.license == "mit"
+    dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
+    assert pin_dataset(recipe(), None).data.license is None
+    dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "terms-of-alice")))
+    assert pin_dataset(recipe(), None).data.license == "other"
+
+
+def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe):
+    commit = dataset.head()
+    load_split(pin_dataset(recipe(), None), "train")
+    code = f"""
+from vaswani_hf.cli import main
+arguments = ["train", {str(recipe.path)!r}, "--output_dir", {str(recipe.folder)!r}]
+print([main([*arguments, *more]) for more in (["--dataset", "alice/none"], ["--dataset_revision", "{"0" * 40}"], [])])
+"""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    assert result.stdout.endswith("[1, 1, 0]\n"), result.stderr
+    sentences = [line for line in result.stderr.splitlines() if line.startswith("vaswani: ")]
+    assert sentences == [
+        "vaswani: `data.dataset` 'alice/none' must be in the cache while HF_HUB_OFFLINE is set, but is not; run once without "
+        "it.",
+        f"vaswani: `data`, train split: `dataset_revision` {'0' * 40} of '{dataset.id}' could not be fetched, and the cache "
+        f"holds only {commit}; try again when the Hub can be reached.",
+    ]
+    assert load_recipe(recipe.folder / "recipe.yaml").data.dataset_revision == commit
+
+
+def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(dataset, recipe, tmp_path, monkeypatch):
+    for path, content in files().items():
+        (tmp_path / dataset.id / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / dataset.id / path).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    train(recipe())
+    monkeypatch.chdir("/")
+    recorded = load_recipe(recipe.folder / "recipe.yaml").data
+    assert (recorded.dataset, recorded.dataset_revision) == (f"./{dataset.id}", None)
+    # The folder may be elsewhere when the run goes on.
+    (tmp_path / dataset.id).rename(tmp_path / dataset.id.split("/")[1])
+    moved = ("--dataset", str(tmp_path / dataset.id.split("/")[1]), "--resume", "true", "--max_steps", "3")
+    train(recipe(*moved))
+    card = model_card(recipe.folder, "alice/model")
+    assert card.data.datasets is None
+    assert f"`{dataset.id.split('/')[1]}`, configuration `de-en`" in card.text
+    assert dataset.id not in str(card)

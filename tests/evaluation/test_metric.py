@@ -1,0 +1,193 @@
+"""The metric: values by hand and by sacrebleu's command line, the protocol of `evaluate`, files, and errors."""
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+import vaswani_hf.evaluation.metric
+from vaswani_hf.evaluation.metric import TranslationMetric, score_translations
+
+PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
+REFERENCES = [
+    ["The little dog runs through the wet grass again.", "A small dog is running through the wet grass, again."],
+    ["She reads a book.", "She is reading a book."],
+    ["two birds sing in the tree", "Two birds are singing in a tree!"],
+]
+FIRST_REFERENCES = [entry[0] for entry in REFERENCES]
+
+
+@pytest.fixture
+def metric():
+    pytest.importorskip("evaluate")
+    return TranslationMetric()
+
+
+def command_line(directory, *options):
+    """What `sacrebleu` itself prints: the BLEU and the chrF dictionary."""
+    (directory / "predictions").write_text("\n".join(PREDICTIONS) + "\n", encoding="utf-8")
+    for index in range(2):
+        lines = [entry[index] for entry in REFERENCES]
+        (directory / f"references{index}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", *options, "-i", "predictions", "-m", "bleu", "chrf", "-w", "10"]
+    finished = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
+    return json.loads(finished.stdout)
+
+
+def test_bleu_equals_the_value_by_hand():
+    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples and 1 of 3 quadruples: (5/6 · 3/5 · 2/4 · 1/3)^(1/4) = (1/12)^(1/4).
+    scores = score_translations(["the cat sat on the mat"], ["the cat sat on a mat"])
+    assert scores["bleu"] == pytest.approx(100 * (1 / 12) ** 0.25)
+    assert scores["brevity_penalty"] == 1.0
+
+
+def test_short_translations_pay_the_brevity_penalty():
+    scores = score_translations(["a b c d"], ["a b c d e f"])
+    assert scores["brevity_penalty"] == pytest.approx(math.exp(1 - 6 / 4))
+    assert scores["bleu"] == pytest.approx(100 * math.exp(1 - 6 / 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "references", "keywords"),
+    [
+        (["references0"], FIRST_REFERENCES, {}),
+        (["references0", "references1"], REFERENCES, {}),
+        (["references0", "-lc", "--chrf-lowercase"], FIRST_REFERENCES, {"lowercase": True}),
+        (["references0", "-tok", "intl"], FIRST_REFERENCES, {"tokenize": "intl"}),
+        (["references0", "references1", "-tok", "none"], REFERENCES, {"tokenize": "none"}),
+        (["references0", "-tok", "char"], FIRST_REFERENCES, {"tokenize": "char"}),
+    ],
+)
+def test_scores_and_signatures_equal_those_of_the_command_line(options, references, keywords, tmp_path):
+    bleu, chrf = command_line(tmp_path, *options)
+    scores = score_translations(PREDICTIONS, references, **keywords)
+    assert scores["bleu"] == pytest.approx(bleu["score"], abs=1e-9)
+    assert scores["chrf"] == pytest.approx(chrf["score"], abs=1e-9)
+    assert (scores["bleu_signature"], scores["chrf_signature"]) == (bleu["signature"], chrf["signature"])
+
+
+def test_the_number_of_references_may_vary():
+    scores = score_translations(["a b c d e", "f g h i j"], [["x", "a b c d e"], ["f g h i j"]])
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["chrf"] == pytest.approx(100)
+    assert scores["bleu_signature"].startswith("nrefs:var|")
+
+
+def test_exact_match_is_the_percentage_of_equal_translations():
+    predictions = ["one", "two", "Three", "four "]
+    references = [["eins", "one"], "two", "three", "four"]
+    assert score_translations(predictions, references)["exact_match"] == 50.0
+    assert score_translations(predictions, references, lowercase=True)["exact_match"] == 75.0
+
+
+def test_compute_returns_what_the_function_returns(metric):
+    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == score_translations(
+        PREDICTIONS, REFERENCES
+    )
+
+
+def test_translations_can_be_added_singly_and_in_batches_of_either_form(metric):
+    metric.add(prediction=PREDICTIONS[0], reference=REFERENCES[0])
+    metric.add_batch(predictions=PREDICTIONS[1:2], references=FIRST_REFERENCES[1:2])
+    expected = score_translations(PREDICTIONS, [REFERENCES[0], FIRST_REFERENCES[1], REFERENCES[2]])
+    assert metric.compute(predictions=PREDICTIONS[2:], references=REFERENCES[2:]) == expected
+    # What was scored is forgotten.
+    metric.add(prediction="a", reference="b")
+    assert metric.compute() == score_translations(["a"], ["b"])
+
+
+def test_options_of_compute_override_those_of_the_constructor_once(metric):
+    metric = TranslationMetric(tokenize="char", lowercase=True)
+    own = score_translations(PREDICTIONS, REFERENCES, tokenize="char", lowercase=True)
+    other = score_translations(PREDICTIONS, REFERENCES, tokenize="13a", lowercase=False)
+    given = {"predictions": PREDICTIONS, "references": REFERENCES}
+    assert metric.compute(**given) == own
+    assert metric.compute(**given, tokenize="13a", lowercase=False) == other
+    assert metric.compute(**given) == own
+
+
+def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
+    evaluate = pytest.importorskip("evaluate")
+    cache = tmp_path / "cache"
+    program = (
+        "from vaswani_hf.evaluation.metric import TranslationMetric; metric = TranslationMetric();"
+        "metric.add(prediction='a', reference='a'); print('added', flush=True); input();"
+        "metric.add(prediction='b', reference='c'); print(metric.compute()['exact_match'])"
+    )
+    environment = os.environ | {"HF_METRICS_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes)
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", cache)
+    metric = TranslationMetric()
+    metric.add(prediction="c", reference="d")
+    # Now both hold translations.
+    assert process.stdout.readline() == "added\n"
+    assert metric.compute() == score_translations(["c"], ["d"])
+    assert process.communicate("\n", timeout=60)[0] == "50.0\n"
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("missing", ["evaluate", "datasets"])
+def test_without_evaluate_the_function_works_and_the_class_says_what_to_install(missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    spec = importlib.util.spec_from_file_location("metric_alone", vaswani_hf.evaluation.metric.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.score_translations(["a b c d"], ["a b c d"])["bleu"] == pytest.approx(100)
+    with pytest.raises(ImportError) as caught:
+        module.TranslationMetric()
+    assert str(caught.value) == (
+        f"`TranslationMetric` needs `evaluate` and `datasets`, but import of {missing} halted; None in sys.modules; "
+        "run `pip install evaluate datasets`, or call `score_translations`, which needs neither."
+    )
+
+
+WRONG_INPUTS = [
+    (["a", "b"], ["a"], ValueError, "`references` must have one entry for each of the 2 predictions, but has 1."),
+    ([], [], ValueError, "`predictions` must hold at least one translation, but is empty."),
+    ("ab", ["a", "b"], TypeError, "`predictions` must be a list with one entry per translation, but is 'ab'."),
+    (["a"], "a", TypeError, "`references` must be a list with one entry per translation, but is 'a'."),
+    (["a"], None, TypeError, "`references` must be a list with one entry per translation, but is None."),
+    (["a", 7], ["a", "b"], TypeError, "`predictions[1]` must be a string, but is 7."),
+    (["a"], [[]], ValueError, "`references[0]` must be a string or a list of at least one string, but is []."),
+    (["a"], [[None]], ValueError, "`references[0]` must be a string or a list of at least one string, but is [None]."),
+    (["a"], [7], ValueError, "`references[0]` must be a string or a list of at least one string, but is 7."),
+]
+
+
+@pytest.mark.parametrize(("predictions", "references", "error", "message"), WRONG_INPUTS)
+def test_wrong_inputs_are_refused(predictions, references, error, message):
+    with pytest.raises(error) as caught:
+        score_translations(predictions, references)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("predictions", "references", "error", "message"), WRONG_INPUTS)
+def test_the_metric_refuses_them_too_and_goes_on(metric, predictions, references, error, message):
+    with pytest.raises(error) as caught:
+        metric.compute(predictions=predictions, references=references)
+    assert str(caught.value) == message
+    assert metric.compute(predictions=["a"], references=["a"])["exact_match"] == 100.0
+
+
+def test_computing_nothing_is_refused(metric):
+    with pytest.raises(ValueError) as caught:
+        metric.compute()
+    assert str(caught.value) == "`predictions` must be given to `compute`, or added before it, but there are none."
+
+
+def test_unknown_tokenizers_are_refused_with_the_known_ones(metric):
+    known = '"none", "zh", "13a", "intl", "char"'
+    for call in (
+        lambda: score_translations(["a"], ["a"], tokenize="14a"),
+        lambda: TranslationMetric(tokenize="14a"),
+        lambda: metric.compute(predictions=["a"], references=["a"], tokenize="14a"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value).startswith(f"`tokenize` must be one of {known}, ")
+        assert str(caught.value).endswith(", but is '14a'.")

@@ -1,0 +1,274 @@
+"""The loss: aligned, smoothed as tensor2tensor or PyTorch do, divided by all tokens, and the same in chunks."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from reference import Reference
+from torch import nn
+
+from vaswani_hf.model import loss_vaswani
+from vaswani_hf.model.loss_vaswani import chunked_cross_entropy, smoothed_cross_entropy
+
+PAD, EOS = 1, 2
+FORMS = ["t2t", "torch"]
+
+
+def close(actual, expected, atol=1e-5, rtol=1e-5):
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=rtol)
+
+
+def random_batch(num_rows: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Sentence pairs of 2 to 9 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = {"input_ids": torch.full((num_rows, 9), PAD), "labels": torch.full((num_rows, 9), -100)}
+    for ids in batch.values():
+        for row in ids:
+            length = int(torch.randint(2, 10, (), generator=generator))
+            row[:length] = torch.randint(3, 23, (length,), generator=generator)
+            row[length - 1] = EOS
+    return batch
+
+
+def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def tokens_that_predict(model, labels: list[int], position: int, decoder_input_ids=None) -> set[int]:
+    """The target tokens on which the loss of one label depends, by gradient of the target embedding's rows."""
+    only = torch.full((1, len(labels)), -100)
+    only[0, position] = labels[position]
+    if decoder_input_ids is None:
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(torch.tensor([labels]))
+    loss = model(input_ids=torch.tensor([[5, EOS]]), decoder_input_ids=decoder_input_ids, labels=only).loss
+    gradient = torch.autograd.grad(loss, model.get_decoder().embed_tokens.weight)[0]
+    return set(gradient.abs().sum(dim=-1).nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_position):
+    model = tiny_model(
+        norm_position=norm_position, share_encoder_decoder_embeddings=False, tie_word_embeddings=False
+    ).train()
+    labels = [7, 4, 9, 12, EOS]
+    for position in range(5):
+        assert tokens_that_predict(model, labels, position) == {0, *labels[:position]}
+    # The oracle sees a label that is given away, and one that is shifted once too often.
+    assert 9 in tokens_that_predict(model, labels, 2, torch.tensor([labels]))
+    shifted_twice = torch.tensor([[0, 0, 7, 4, 9]])
+    assert tokens_that_predict(model, labels, 2, shifted_twice) == {0, 7}
+
+
+def test_each_label_is_learned_where_it_is_predicted(tiny_model):
+    model = tiny_model().train()
+    batch = random_batch(4)
+
+    def labels_learned(labels: torch.Tensor) -> torch.Tensor:
+        outputs = model(**batch, skip_logits=False)
+        gradient = torch.autograd.grad(outputs.loss, outputs.logits)[0]
+        return gradient.argmin(dim=-1)[labels != -100] == labels[labels != -100]
+
+    assert labels_learned(batch["labels"]).all()
+    # The same oracle on labels that are off by one place:
+    assert not labels_learned(batch["labels"].roll(1, dims=1)).all()
+
+
+def test_decoder_inputs_from_labels(tiny_model):
+    model = tiny_model(decoder_start_token_id=EOS)
+    labels = torch.tensor([[7, 4, EOS, -100], [9, EOS, -100, -100]])
+    expected = [[EOS, 7, 4, EOS], [EOS, 9, EOS, PAD]]
+    assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == expected
+    assert labels.tolist() == [[7, 4, EOS, -100], [9, EOS, -100, -100]]
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ValueError) as error:
+        model.prepare_decoder_input_ids_from_labels(labels)
+    message = "`decoder_start_token_id` must be set in the config to make the decoder's inputs from labels."
+    assert str(error.value) == message
+
+
+# Two forms of one target distribution over four classes: 0.7 for the label and 0.1 for each other class.
+@pytest.mark.parametrize(("smoothing", "form"), [(0.3, "t2t"), (0.4, "torch")])
+def test_smoothing_on_a_table_to_check_by_hand(smoothing, form):
+    logits = torch.tensor([[1 / 2, 1 / 4, 1 / 8, 1 / 8], [1 / 4, 1 / 4, 1 / 4, 1 / 4]]).log()
+    labels = torch.tensor([0, 3])
+    # In bits: 0.7 * 1 + 0.1 * 2 + 0.1 * 3 + 0.1 * 3 = 1.5 for the first row, and 2 for the second whatever the targets.
+    bits = (1.5 + 2) / 2
+    for num_items, factor in ((None, 1), (7, 2 / 7)):
+        expected = torch.tensor(bits * math.log(2) * factor)
+        close(smoothed_cross_entropy(logits, labels, num_items, smoothing, form), expected)
+        close(smoothed_cross_entropy(logits + 3, labels, num_items, smoothing, form), expected)
+        # With the identity as output projection the states are the logits.
+        close(chunked_cross_entropy(logits, torch.eye(4), labels, num_items, smoothing, form, None), expected)
+    unsmoothed = torch.tensor((1 + 2) / 2 * math.log(2))
+    close(smoothed_cross_entropy(logits, labels, None, 0.0, form), unsmoothed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_the_loss_is_that_of_the_logits(tiny_model, form, smoothing):
+    model = tiny_model(label_smoothing=smoothing, label_smoothing_form=form).train()
+    batch = random_batch(4)
+    outputs = model(**batch, skip_logits=False)
+    kept = batch["labels"] != -100
+    logits, labels = outputs.logits[kept], batch["labels"][kept]
+    num_classes = logits.shape[-1]
+    target = torch.full_like(logits, smoothing / (num_classes - 1 if form == "t2t" else num_classes))
+    target[range(len(labels)), labels] += 1 - target.sum(dim=-1)
+    close(outputs.loss, nn.functional.cross_entropy(logits, target))
+    if form == "torch":
+        close(outputs.loss, nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing))
+    skipped = model(**batch)
+    assert skipped.logits is None and skipped.past_key_values is None
+    close(skipped.loss, outputs.loss)
+
+
+def test_padding_is_no_label(tiny_model):
+    model = tiny_model(label_smoothing=0.1)
+    batch = random_batch(4)
+    padded = batch | {"labels": batch["labels"].masked_fill(batch["labels"] == -100, PAD)}
+    longer = {name: nn.functional.pad(ids, (0, 3), value=PAD) for name, ids in padded.items()}
+    for training in (True, False):
+        model.train(training)
+        expected = model(**batch).loss
+        for other in (padded, longer):
+            close(model(**other).loss, expected)
+        close(model(**batch, skip_logits=training is False).loss, expected)
+        none = model(input_ids=batch["input_ids"], labels=torch.full((4, 9), -100)).loss
+        assert none == 0
+
+
+def test_the_evaluation_loss_is_the_logarithm_of_the_perplexity(tiny_model):
+    model = tiny_model(label_smoothing=0.1)
+    batch = random_batch(3)
+    reference = Reference(model.state_dict(), model.config)
+    probability, num_tokens = 1.0, 0
+    for source, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+        source, labels = source[: source.index(EOS) + 1], labels[: labels.index(EOS) + 1]
+        rows = reference.log_probs(source, [0, *labels[:-1]], excluded_class=PAD).exp().double()
+        for row, label in zip(rows, labels, strict=True):
+            probability *= row[label].item()
+            num_tokens += 1
+    outputs = model(**batch)
+    assert math.exp(outputs.loss.item()) == pytest.approx(probability ** (-1 / num_tokens), rel=1e-5)
+    close(model(**batch, skip_logits=True).loss, outputs.loss)
+    close(nn.functional.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten()), outputs.loss)
+
+
+def test_accumulated_batches_give_the_gradient_of_one(tiny_model):
+    model = tiny_model(label_smoothing=0.1).train()
+    batch = random_batch(64)
+    num_items = (batch["labels"] != -100).sum()
+    whole = model(**batch).loss
+    expected = gradients(model, whole)
+    parts = [{name: ids[start : start + 16] for name, ids in batch.items()} for start in range(0, 64, 16)]
+    losses = [model(**part, num_items_in_batch=num_items).loss for part in parts]
+    close(sum(losses), whole)
+    close(gradients(model, sum(losses)), expected)
+    # Averages of averages are something else, so that the comparison means something.
+    means = [model(**part).loss / 4 for part in parts]
+    assert not torch.allclose(gradients(model, sum(means))[0], expected[0], atol=1e-5)
+
+
+def count_calls(monkeypatch, module, name: str) -> list:
+    calls = []
+    function = getattr(module, name)
+
+    def counted(*args):
+        calls.append(args)
+        return function(*args)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+# Smoothing and an excluded class never meet: the share of that class would be nearly all of the loss.
+@pytest.mark.parametrize(
+    ("smoothing", "form", "excluded"),
+    [(0.0, "t2t", None), (0.0, "t2t", (PAD, -1e3)), (0.1, "t2t", None), (0.1, "torch", None)],
+)
+@pytest.mark.parametrize(("logits_per_chunk", "num_chunks"), [(1, 25), (4 * 23 + 5, 7), (2**20, 1)])
+def test_chunks_change_nothing(monkeypatch, smoothing, form, excluded, logits_per_chunk, num_chunks):
+    torch.manual_seed(0)
+    states = torch.randn(5, 7, 16, requires_grad=True)
+    weight = torch.randn(23, 16, requires_grad=True)
+    labels = torch.randint(2, 23, (5, 7))
+    labels[:, 5:] = -100
+    logits = states @ weight.T
+    if excluded is not None:
+        logits[..., excluded[0]] = excluded[1]
+    expected = smoothed_cross_entropy(logits, labels, 9, smoothing, form)
+    expected_gradients = torch.autograd.grad(3 * expected, [states, weight])
+
+    monkeypatch.setattr(loss_vaswani, "LOGITS_PER_CHUNK", logits_per_chunk)
+    chunks = count_calls(monkeypatch, loss_vaswani, "_chunk_loss")
+    arguments = (labels, 9, smoothing, form, excluded)
+    loss = chunked_cross_entropy(states, weight, *arguments)
+    assert len(chunks) == num_chunks
+    close(loss, expected)
+    close(torch.autograd.grad(3 * loss, [states, weight]), expected_gradients)
+    # A frozen matrix, frozen states, and neither.
+    close(
+        torch.autograd.grad(3 * chunked_cross_entropy(states, weight.detach(), *arguments), states)[0],
+        expected_gradients[0],
+    )
+    close(
+        torch.autograd.grad(3 * chunked_cross_entropy(states.detach(), weight, *arguments), weight)[0],
+        expected_gradients[1],
+    )
+    close(chunked_cross_entropy(states.detach(), weight.detach(), *arguments), expected)
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch, norm_position):
+    monkeypatch.setattr(loss_vaswani, "LOGITS_PER_CHUNK", 5 * 23)
+    model = tiny_model(label_smoothing=0.1, norm_position=norm_position).train()
+    batch = random_batch(6)
+    exact = gradients(model, model(**batch).loss)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = [model(**batch, skip_logits=skip).loss for skip in (True, False)]
+    assert losses[0].dtype == torch.float32
+    close(losses[0], losses[1], rtol=1e-3)
+    rounded = [gradients(model, loss) for loss in losses]
+    assert all(gradient.dtype == torch.float32 for gradient in rounded[0])
+    # bfloat16 is off by some percent all over the model; with chunks it is so by no more than without.
+    errors = [sum((r - e).square().sum() for r, e in zip(result, exact, strict=True)).sqrt() for result in rounded]
+    assert 0 < errors[0] < 1.2 * errors[1] + 1e-3
+
+
+def test_adapted_output_projections_are_called(tiny_model):
+    class Doubled(nn.Linear):
+        def forward(self, states):
+            return 2 * super().forward(states)
+
+    model = tiny_model(tie_word_embeddings=False).train()
+    batch = random_batch(3)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    expected = model(**batch).loss
+    head = Doubled(16, 23, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(model.lm_head.weight / 2)
+    model.lm_head = head
+    close(model(**batch).loss, expected)
+
+
+PEAK_MEMORY = """
+import resource, sys, torch
+from vaswani_hf.model.loss_vaswani import chunked_cross_entropy
+torch.set_num_threads(2)
+states = torch.randn(25_000, 8, requires_grad=True)
+weight = torch.randn(37_000, 8, requires_grad=True)
+labels = torch.randint(37_000, (25_000,))
+chunked_cross_entropy(states, weight, labels, None, 0.1, "t2t", None).backward()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(peak if sys.platform == "darwin" else peak * 1024)
+"""
+
+
+def test_peak_memory_of_a_batch_of_the_paper():
+    pytest.importorskip("resource", reason="Windows does not tell the peak memory of a process")
+    # Section 5.1: 25,000 target tokens a batch, 37,000 classes. Their logits alone would take 3.7 GB, several times.
+    result = subprocess.run([sys.executable, "-c", PEAK_MEMORY], capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 4e9

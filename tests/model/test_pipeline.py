@@ -1,0 +1,621 @@
+"""pipeline("translation") gives what generate() and decode() give, for our models and for T5, Marian and mBART."""
+
+import logging
+import re
+import subprocess
+import sys
+from itertools import count, islice
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    MBartTokenizer,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    pipeline,
+    pipelines,
+)
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.pt_utils import KeyDataset
+
+import vaswani_hf.model.pipeline_vaswani
+from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.model.pipeline_vaswani import register_translation_pipeline
+from vaswani_hf.translation.translator import Translator
+
+# Of different lengths, so that a batch of them is padded.
+TEXTS = ["a cat", "the dog lay on the mat", "a small cat sat on the mat and the dog lay there", "the dog"]
+GERMAN = [
+    "eine Katze",
+    "der Hund lag auf der Matte",
+    "eine kleine Katze saß auf der Matte und der Hund lag dort",
+    "der Hund",
+]
+RECORDS = [{"translation_text": text} for text in GERMAN]
+# For models that were not trained and know no end.
+SETTINGS = {"num_beams": 2, "max_new_tokens": 12}
+
+
+def make_model(source_tokenizer, target_tokenizer, **config) -> VaswaniForSeq2SeqLM:
+    """A model that knows the four sentences by heart."""
+    torch.manual_seed(3)
+    shape = {
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 32),
+    }
+    sizes = {"vocab_size": len(source_tokenizer), "decoder_vocab_size": len(target_tokenizer)}
+    model = VaswaniForSeq2SeqLM(VaswaniConfig(d_model=16, dropout=0.0, **sizes, **shape, **config)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    sources = source_tokenizer(TEXTS, return_tensors="pt", padding=True)
+    labels = target_tokenizer(GERMAN, return_tensors="pt", padding=True).input_ids
+    for _ in range(60):
+        model(**sources, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Models as small as these lose time to threads."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS + GERMAN, 300)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tokenizer, tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    make_model(tokenizer, tokenizer).save_pretrained(folder)
+    save_tokenizers(tokenizer, tokenizer, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def translator(checkpoint) -> TranslationPipeline:
+    return pipeline("translation", model=checkpoint, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def two_vocabularies(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("two_vocabularies")
+    source_tokenizer, target_tokenizer = train_tokenizer(TEXTS, 280), train_tokenizer(GERMAN, 290)
+    model = make_model(source_tokenizer, target_tokenizer, share_encoder_decoder_embeddings=False)
+    model.save_pretrained(folder)
+    save_tokenizers(source_tokenizer, target_tokenizer, folder)
+    return str(folder)
+
+
+@pytest.fixture
+def transformers_log(caplog):
+    """The warnings of transformers, which keeps them from the root logger."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def translate(model, tokenizer, text: str, **settings) -> list[str]:
+    """What the pipeline must give, one sentence without padding at a time."""
+    output_ids = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in output_ids]
+
+
+def generate_settings(translator, monkeypatch, **settings) -> dict:
+    """The settings with which the pipeline calls generate()."""
+    calls = []
+    monkeypatch.setattr(translator.model, "generate", lambda **given: calls.append(given) or torch.tensor([[0, 2]]))
+    translator("a cat", **settings)
+    return {name: value for name, value in calls[0].items() if not isinstance(value, torch.Tensor)}
+
+
+def run_python(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_text_gives_a_list_of_one(translator, tokenizer):
+    assert isinstance(translator, TranslationPipeline)
+    for text, record in zip(TEXTS, RECORDS, strict=True):
+        assert translator(text) == [record]
+        assert translate(translator.model, tokenizer, text, num_beams=4, max_new_tokens=40) == list(record.values())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_a_list_gives_a_flat_list_whatever_the_batches(translator, batch_size):
+    assert translator(TEXTS, batch_size=batch_size) == RECORDS
+    assert translator(tuple(TEXTS), batch_size=batch_size) == RECORDS
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_several_translations_are_nested(translator, tokenizer, batch_size):
+    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 30}
+    expected = [
+        [{"translation_text": translation} for translation in translate(translator.model, tokenizer, text, **settings)]
+        for text in TEXTS
+    ]
+    assert all(first != second for first, second in expected)
+    assert translator(TEXTS[0], **settings) == expected[0]
+    assert translator(TEXTS, batch_size=batch_size, **settings) == expected
+
+
+@pytest.mark.parametrize("iterable", ["generator", "map"])
+def test_a_stream_is_read_as_it_is_translated(translator, iterable):
+    read = count()
+
+    def texts():
+        for text in TEXTS * 1000:
+            next(read)
+            yield text
+
+    stream = texts() if iterable == "generator" else map(str, texts())
+    translations = list(islice(translator(stream, batch_size=2), 3))
+    assert next(read) == 4
+    assert translations == [[record] for record in RECORDS[:3]]
+
+
+def test_datasets(translator):
+    dataset = datasets.Dataset.from_dict({"en": TEXTS})
+    assert translator(dataset["en"]) == RECORDS
+    translations = translator(KeyDataset(dataset, "en"), batch_size=3)
+    assert list(translations) == [[record] for record in RECORDS]
+
+
+def test_nothing_to_translate(translator):
+    assert translator([]) == []
+    assert translator(KeyDataset(datasets.Dataset.from_dict({"en": []}), "en")) == []
+    assert list(translator(text for text in [])) == []
+
+
+def test_an_empty_text_is_translated_to_an_empty_text(translator):
+    empty = {"translation_text": ""}
+    assert translator("") == translator(" \t\u3000\n") == [empty]
+    for batch_size in (1, 2, 5):
+        records = translator(["", TEXTS[0], "  ", TEXTS[1], ""], batch_size=batch_size)
+        assert records == [empty, RECORDS[0], empty, RECORDS[1], empty]
+    assert translator(["", "a cat"], num_beams=2, num_return_sequences=2)[0] == [empty, empty]
+    assert translator("", generation_config=GenerationConfig(num_beams=2, num_return_sequences=2)) == [empty, empty]
+    assert translator("", return_tensors=True)[0]["translation_token_ids"].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"), [(3, "int"), (None, "NoneType"), (["a cat", 3], "int"), ({"en": "a cat"}, "dict")]
+)
+def test_what_is_no_text_is_named(translator, inputs, name):
+    with pytest.raises(TypeError, match=f"^A text to translate must be a str, but one is of type {name}.$"):
+        translator(inputs)
+
+
+def test_token_ids(translator, tokenizer):
+    (record,) = translator(TEXTS[1], return_tensors=True)
+    assert record.keys() == {"translation_token_ids"}
+    assert record["translation_token_ids"].tolist() == [0, *tokenizer(GERMAN[1]).input_ids]
+    (both,) = translator(TEXTS[1], return_tensors=True, return_text=True)
+    assert both.keys() == {"translation_token_ids", "translation_text"}
+    assert translator(TEXTS[1], return_text=False) == [RECORDS[1]]
+
+
+def test_truncation_and_clean_up_reach_the_tokenizer(translator, tokenizer, monkeypatch):
+    length = len(tokenizer("the dog").input_ids)
+    monkeypatch.setattr(tokenizer, "model_max_length", length)
+    short = TranslationPipeline(translator.model, tokenizer, device="cpu")
+    assert short(["the dog lay on the mat"], truncation=True) == [RECORDS[3]]
+    assert short(["the dog lay on the mat"]) == [RECORDS[1]]
+    decode = tokenizer.decode
+    for settings, expected in (({"clean_up_tokenization_spaces": True}, True), ({}, False)):
+        monkeypatch.setattr(tokenizer, "decode", lambda ids, expected=expected, **given: decode(ids) + str(given))
+        given = {"skip_special_tokens": True, "clean_up_tokenization_spaces": expected}
+        assert short("the dog", **settings)[0]["translation_text"].endswith(str(given))
+
+
+def test_settings_of_the_call_and_of_the_constructor(checkpoint, tokenizer):
+    of_the_constructor = {"num_beams": 3, "max_new_tokens": 5}
+    translator = pipeline("translation", model=checkpoint, device="cpu", batch_size=2, **of_the_constructor)
+    for settings in ({}, {"num_beams": 1}, {"do_sample": True, "temperature": 9.0}, {"max_new_tokens": 3}):
+        torch.manual_seed(0)
+        expected = translate(translator.model, tokenizer, TEXTS[1], **{**of_the_constructor, **settings})
+        torch.manual_seed(0)
+        assert translator(TEXTS[1], **settings) == [{"translation_text": expected[0]}]
+        assert expected[0] != GERMAN[1]
+
+
+@pytest.mark.parametrize(
+    ("of_the_checkpoint", "of_the_call", "expected"),
+    [
+        # The search has a limit of its own for each sentence.
+        ({}, {}, {"num_beams": 4}),
+        ({}, {"max_length": 9}, {"num_beams": 4, "max_length": 9}),
+        ({}, {"num_beams": 1, "max_new_tokens": 9}, {"num_beams": 1, "max_new_tokens": 9}),
+        ({"num_beams": 2}, {}, {}),
+        ({"max_length": 30}, {}, {"num_beams": 4}),
+        ({"max_new_tokens": 30}, {"num_beams": 2}, {"num_beams": 2}),
+    ],
+)
+def test_defaults_fill_what_nobody_sets(
+    checkpoint, monkeypatch, transformers_log, of_the_checkpoint, of_the_call, expected
+):
+    model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
+    model.generation_config.update(**of_the_checkpoint)
+    translator = pipeline("translation", model=model, tokenizer=checkpoint, device="cpu")
+    assert generate_settings(translator, monkeypatch, **of_the_call) == expected
+    assert not transformers_log.records
+
+
+def test_a_generation_config_is_taken_as_it_is(translator, monkeypatch):
+    config = GenerationConfig(max_new_tokens=4)
+    assert generate_settings(translator, monkeypatch, generation_config=config) == {"generation_config": config}
+
+
+def test_a_short_limit_is_reported(translator, transformers_log):
+    length = len(translator.tokenizer(TEXTS[1]).input_ids)
+    translator(TEXTS[1], max_new_tokens=length)
+    expected = (
+        f"A text has {length} tokens, and its translation can have no more than {length}; if it is cut off, give a "
+        "larger `max_new_tokens`."
+    )
+    assert [record.getMessage() for record in transformers_log.records] == [expected]
+    translator(TEXTS[1], max_new_tokens=2 * length)
+    assert len(transformers_log.records) == 1
+
+
+def test_dtype(checkpoint):
+    translator = pipeline("translation", model=checkpoint, device="cpu", dtype="bfloat16")
+    assert translator.dtype is torch.bfloat16
+    assert translator(TEXTS) == RECORDS
+
+
+def test_the_name_of_the_task_may_tell_the_direction(checkpoint, translator):
+    german = pipeline("translation_en_to_de", model=checkpoint, device="cpu")
+    assert type(german) is TranslationPipeline
+    assert (translator.task, german.task) == ("translation", "translation_en_to_de")
+    assert german(TEXTS) == RECORDS
+
+
+@pytest.mark.parametrize("task", ["translation_en_de", "translate", "summarization"])
+def test_other_tasks_stay_unknown(translator, task):
+    with pytest.raises(KeyError, match=f"(Unknown task|The task) {task}"):
+        pipeline(task, model=translator.model)
+
+
+def test_a_task_of_transformers_is_left_alone(monkeypatch):
+    own, check_task = {"impl": "of transformers"}, PIPELINE_REGISTRY.check_task
+    monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", own)
+    monkeypatch.setattr(pipelines, "REMOVED_TASKS", {"translation": ""}, raising=False)
+    register_translation_pipeline()
+    assert PIPELINE_REGISTRY.supported_tasks["translation"] is own
+    assert PIPELINE_REGISTRY.check_task == check_task
+    assert pipelines.REMOVED_TASKS == {"translation": ""}
+
+
+def test_without_the_package_the_task_is_missing_as_before():
+    error = run_python("from transformers import pipeline; pipeline('translation')").stderr.splitlines()[-1]
+    assert re.match(r"KeyError: .(The|Unknown) task translation", error)
+
+
+def test_ordinary_use_prints_nothing(checkpoint):
+    code = f"""
+import warnings; warnings.simplefilter("default")
+from transformers import pipeline, utils
+utils.logging.disable_progress_bar()
+import vaswani_hf
+translator = pipeline("translation", model={checkpoint!r}, device="cpu")
+translator("a cat")
+translator(["a cat", "the dog"], batch_size=2, num_beams=2, max_new_tokens=20)
+"""
+    result = run_python(code)
+    # What transformers itself does with torch.jit is not ours.
+    lines = [line for line in result.stderr.splitlines() if "torch.jit" not in line]
+    assert (result.returncode, lines, result.stdout) == (0, [], "")
+
+
+def test_the_file_travels_with_its_siblings_alone():
+    path = Path(vaswani_hf.model.pipeline_vaswani.__file__)
+    waiting, seen = [path], set()
+    while waiting:
+        file = waiting.pop()
+        seen.add(file.name)
+        siblings = {path.parent / f"{name}.py" for name in get_relative_imports(file)}
+        assert all(sibling.name.endswith("_vaswani.py") and sibling.exists() for sibling in siblings)
+        waiting += [sibling for sibling in siblings if sibling.name not in seen]
+        imported = {name for name in get_imports(file) if name not in sys.stdlib_module_names}
+        assert imported <= {"torch", "transformers", "huggingface_hub"}
+    assert "scoring_vaswani.py" in seen
+
+
+def test_a_model_that_is_no_encoder_decoder_is_refused(tokenizer):
+    model = BertLMHeadModel(
+        BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=300, is_decoder=True)
+    )
+    with pytest.raises(
+        ValueError, match="^`model` must be an encoder-decoder model to translate, but BertLMHeadModel"
+    ):
+        TranslationPipeline(model, tokenizer)
+
+
+def test_saved_and_loaded(translator, tmp_path):
+    translator.save_pretrained(tmp_path)
+    again = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert again(TEXTS) == RECORDS
+    assert not (tmp_path / "target_tokenizer").exists()
+
+
+def test_two_vocabularies(two_vocabularies, tmp_path):
+    translator = pipeline("translation", model=two_vocabularies, device="cpu")
+    source_tokenizer, target_tokenizer = translator.tokenizer, translator.target_tokenizer
+    assert len(source_tokenizer) != len(target_tokenizer)
+    # One beam, because transformers 5.17 searches with the size of the source vocabulary.
+    assert translator(TEXTS, batch_size=3, num_beams=1) == RECORDS
+    translator.save_pretrained(tmp_path)
+    assert pipeline("translation", model=str(tmp_path), device="cpu")(TEXTS, num_beams=1) == RECORDS
+    in_memory = train_tokenizer(TEXTS, 280)
+    explicit = TranslationPipeline(translator.model, in_memory, target_tokenizer=target_tokenizer, device="cpu")
+    assert explicit(TEXTS, num_beams=1) == RECORDS
+
+
+def test_a_missing_target_tokenizer_is_named(two_vocabularies, tmp_path):
+    translator = pipeline("translation", model=two_vocabularies, device="cpu")
+    translator.model.save_pretrained(tmp_path)
+    translator.tokenizer.save_pretrained(tmp_path)
+    sentence = (
+        "`target_tokenizer` must be given for a model with two vocabularies, because none could be loaded from the "
+        f"subfolder `target_tokenizer` of '{tmp_path}'."
+    )
+    with pytest.raises(ValueError) as raised:
+        pipeline("translation", model=str(tmp_path), device="cpu")
+    assert str(raised.value) == sentence
+
+
+def test_two_embeddings_over_one_vocabulary(tokenizer, tmp_path):
+    make_model(tokenizer, tokenizer, share_encoder_decoder_embeddings=False).save_pretrained(tmp_path)
+    save_tokenizers(tokenizer, tokenizer, tmp_path)
+    translator = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert translator.target_tokenizer is translator.tokenizer
+    assert translator(TEXTS) == RECORDS
+
+
+@pytest.fixture(scope="module")
+def t5(tokenizer) -> T5ForConditionalGeneration:
+    torch.manual_seed(5)
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, **ids)
+    config.task_specific_params = {
+        "translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 3, "max_length": 13},
+    }
+    return T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("task", "prefix", "settings"),
+    [
+        ("translation_en_to_de", "translate English to German: ", {"num_beams": 3, "max_length": 13}),
+        ("translation_en_to_fr", "", {"num_beams": 4, "max_new_tokens": 256}),
+        ("translation", "", {"num_beams": 4, "max_new_tokens": 256}),
+    ],
+)
+def test_t5_gets_its_prefix_and_its_settings(t5, tokenizer, monkeypatch, task, prefix, settings):
+    # Twice, because making a pipeline must not use up what the config says.
+    for _ in range(2):
+        translator = pipeline(task, model=t5, tokenizer=tokenizer, device="cpu")
+    expected = translate(t5, tokenizer, prefix + TEXTS[1], num_beams=3, max_length=13)
+    assert translator(TEXTS[1], num_beams=3, max_length=13) == [{"translation_text": expected[0]}]
+    assert generate_settings(translator, monkeypatch) == settings
+    assert generate_settings(translator, monkeypatch, max_new_tokens=4) == {
+        "num_beams": settings["num_beams"],
+        "max_new_tokens": 4,
+    }
+
+
+def test_marian(tokenizer, tmp_path):
+    torch.manual_seed(5)
+    shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "decoder_start_token_id": 1}
+    config = MarianConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5, **shape, **ids
+    )
+    MarianMTModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    translator = pipeline("translation", model=str(tmp_path), device="cpu")
+    expected = [{"translation_text": translate(translator.model, tokenizer, text, **SETTINGS)[0]} for text in TEXTS]
+    assert translator(TEXTS, batch_size=3, **SETTINGS) == expected
+
+
+@pytest.fixture(scope="module")
+def mbart() -> tuple[MBartForConditionalGeneration, MBartTokenizer]:
+    words = sorted({word for text in TEXTS for word in text.split()})
+    pieces = ["<s>", "<pad>", "</s>", "<unk>"] + [f"▁{word}" for word in words]
+    tokenizer = MBartTokenizer(vocab=[(piece, -1.0) for piece in pieces])
+    torch.manual_seed(5)
+    shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = MBartConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5, **shape
+    )
+    return MBartForConditionalGeneration(config).eval(), tokenizer
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_languages_of_mbart(mbart, batch_size):
+    model, tokenizer = mbart
+    tokenizer.src_lang = "en_XX"
+    expected = []
+    for text in TEXTS:
+        german = tokenizer.convert_tokens_to_ids("de_DE")
+        expected.append(translate(model, tokenizer, text, **SETTINGS, forced_bos_token_id=german)[0])
+    tokenizer.src_lang = "fr_XX"
+    languages = {"src_lang": "en_XX", "tgt_lang": "de_DE"}
+    plain = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+    named = pipeline("translation_en_XX_to_de_DE", model=model, tokenizer=tokenizer, device="cpu")
+    made = pipeline("translation_xx_to_yy", model=model, tokenizer=tokenizer, device="cpu", **languages)
+    for translator, given in ((plain, languages), (named, {}), (made, {})):
+        records = translator(TEXTS, batch_size=batch_size, **given, **SETTINGS)
+        assert [record["translation_text"] for record in records] == expected
+    (record,) = named("a cat", return_tensors=True, **SETTINGS)
+    assert record["translation_token_ids"][1] == tokenizer.convert_tokens_to_ids("de_DE")
+    with pytest.raises(ValueError, match="Translation requires a `src_lang` and a `tgt_lang`"):
+        plain("a cat")
+
+
+def test_token_type_ids_are_left_out(translator, tokenizer):
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    with_types = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", eos_token="</s>", model_input_names=names
+    )
+    assert "token_type_ids" in with_types("a cat")
+    assert TranslationPipeline(translator.model, with_types, device="cpu")(TEXTS) == RECORDS
+
+
+def test_scores_and_alignments(translator, checkpoint):
+    package = Translator.from_pretrained(checkpoint, "cpu")
+    wanted = {"return_scores": True, "return_alignments": True}
+    expected = list(package.translate(TEXTS, num_beams=4, **wanted))
+    for batch_size in (1, 3):
+        records = translator([*TEXTS[:2], "", *TEXTS[2:]], batch_size=batch_size, num_beams=4, **wanted)
+        assert records.pop(2) == {
+            "translation_text": "",
+            "score": 0.0,
+            "confidence": 1.0,
+            "words": [],
+            "alignment": "",
+        }
+        for record, translation in zip(records, expected, strict=True):
+            assert record["translation_text"] == translation.text
+            assert record["score"] == pytest.approx(translation.score, abs=1e-4)
+            assert record["confidence"] == pytest.approx(translation.confidence, abs=1e-4)
+            assert [word["word"] for word in record["words"]] == translation.text.split()
+            confidences = [word.confidence for word in translation.words]
+            assert [word["confidence"] for word in record["words"]] == pytest.approx(confidences, abs=1e-4)
+            assert record["alignment"] == translation.alignment
+    (record,) = translator("a cat", return_alignments=True)
+    assert record.keys() == {"translation_text", "alignment"}
+    (record,) = translator("a cat", return_scores=True, return_tensors=True)
+    assert record.keys() == {"translation_token_ids", "score", "confidence", "words"}
+
+
+def test_scores_are_those_of_the_search(translator, tokenizer):
+    settings = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.6, "length_penalty_type": "gnmt"}
+    inputs = tokenizer(TEXTS[1], return_tensors="pt")
+    found = translator.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, **settings)
+    records = translator(TEXTS[1], return_scores=True, **settings)
+    assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
+    nested = translator(TEXTS, return_scores=True, batch_size=2, **settings)
+    assert [[record.keys() >= {"score"} for record in of_text] for of_text in nested] == [[True] * 3] * 4
+
+
+def test_long_texts(translator):
+    text = "A cat.\n\n  The dog! A small cat?\n"
+    sentences = translator(["A cat.", "The dog!", "A small cat?"], return_scores=True, return_alignments=True)
+    joined = "{}\n\n  {} {}\n".format(*(record["translation_text"] for record in sentences))
+    (record,) = translator(text, split_sentences=True, return_scores=True, return_alignments=True)
+    assert record["translation_text"] == joined
+    assert record["score"] == pytest.approx(sum(record["score"] for record in sentences), abs=1e-4)
+    assert [word["word"] for word in record["words"]] == joined.split()
+    targets = [pair.split("-")[1] for pair in record["alignment"].split()]
+    assert targets == [str(i) for i in range(len(joined.split()))]
+    sources = [int(pair.split("-")[0]) for pair in record["alignment"].split()]
+    assert max(sources[: len(sentences[0]["words"])]) < 2 <= min(sources[len(sentences[0]["words"]) :])
+    # All the ways of giving texts, and the constructor.
+    texts = [text, "", "a cat"]
+    expected = [{"translation_text": joined}, {"translation_text": ""}, RECORDS[0]]
+    assert translator(texts, split_sentences=True, batch_size=2) == expected
+    stream = translator((text for text in texts), split_sentences=True, batch_size=2)
+    assert list(stream) == [[record] for record in expected]
+    dataset = KeyDataset(datasets.Dataset.from_dict({"en": texts}), "en")
+    assert list(translator(dataset, split_sentences=True)) == [[record] for record in expected]
+    splitting = TranslationPipeline(translator.model, translator.tokenizer, device="cpu", split_sentences=True)
+    assert splitting(text) == expected[:1] and splitting(text, num_beams=2, num_return_sequences=2)[1]
+    with pytest.raises(TypeError, match="^A text to translate must be a str, but one is of type int.$"):
+        splitting(["a cat", 3])
+    with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
+        translator(text, split_sentences=True, return_tensors=True)
+
+
+def test_constraints(translator):
+    for record in translator(TEXTS, target_prefix="der Hund lag", batch_size=3):
+        assert record["translation_text"].startswith("der Hund lag")
+    for record in translator(TEXTS, must_contain=["saß"], batch_size=3):
+        assert " saß" in record["translation_text"]
+    prefixes = ["der", "", "eine kleine", "auf der Matte"]
+    phrases = [[], ["Matte"], ["Hund", "saß"], []]
+    each = translator(TEXTS, target_prefix=prefixes, must_contain=phrases, batch_size=4, return_scores=True)
+    for record, prefix, of_text in zip(each, prefixes, phrases, strict=True):
+        assert record["translation_text"].startswith(prefix)
+        assert all(phrase in record["translation_text"] for phrase in of_text)
+        assert [word["confidence"] for word in record["words"]][: len(prefix.split())] == [1.0] * len(prefix.split())
+    (record,) = translator("A cat. The dog!", target_prefix="der", must_contain=["saß"], split_sentences=True)
+    assert record["translation_text"].startswith("der ") and "saß" in record["translation_text"]
+    with pytest.raises(ValueError, match="^`target_prefix` must have one entry per text, but has 2 for 4 texts.$"):
+        translator(TEXTS, target_prefix=["a", "b"])
+    with pytest.raises(ValueError, match="^`must_contain` must have one entry per text, but has 1 for one text or a"):
+        translator("a cat", must_contain=[["a"]])
+    with pytest.raises(TypeError, match="^`must_contain` must be a list of phrases, but is a str.$"):
+        translator("a cat", must_contain="saß")
+
+
+def test_loops_are_translated_once_more_on_request(translator, tokenizer, monkeypatch):
+    loop = tokenizer(" ".join(["der"] * 8))["input_ids"]
+    calls = []
+
+    def generate(input_ids, **given):
+        calls.append((len(input_ids), given.get("no_repeat_ngram_size")))
+        rows = [tokenizer("der Hund")["input_ids"] if len(calls) > 1 or ids[0] == cat else loop for ids in input_ids]
+        longest = max(map(len, rows))
+        return torch.tensor([[0, *row, *[1] * (longest - len(row))] for row in rows])
+
+    cat = tokenizer("a cat")["input_ids"][0]
+    monkeypatch.setattr(translator.model, "generate", generate)
+    looping = {"translation_text": " ".join(["der"] * 8)}
+    texts = ["a cat", "the dog", "", "the dog"]
+    assert translator(texts, batch_size=4) == [RECORDS[3], looping, {"translation_text": ""}, looping]
+    calls.clear()
+    guarded = translator(texts, batch_size=4, repetition_guard=True)
+    assert guarded == [RECORDS[3], RECORDS[3], {"translation_text": ""}, RECORDS[3]]
+    assert calls == [(3, None), (2, 2)]
+    # A loop that stays stays as it was.
+    other = tokenizer(" ".join(["Hund"] * 9))["input_ids"]
+    answers = iter([loop, other])
+    monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *next(answers)]]))
+    assert translator("the dog", repetition_guard=True) == [looping]
+    assert not list(answers)
+
+
+def test_ensembles(translator, checkpoint):
+    other = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
+    (single,), (both,) = (
+        translator("a cat", return_scores=True, num_beams=2, **settings) for settings in ({}, {"ensemble": [other]})
+    )
+    assert both["score"] == pytest.approx(single["score"], abs=1e-4)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(0.5)
+    (both,) = translator("a cat", return_scores=True, num_beams=2, ensemble=[other])
+    assert both["score"] < single["score"] - 0.01
+
+
+def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
+    translator = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
+    inputs = tokenizer(TEXTS[1], return_tensors="pt")
+    found = t5.generate(**inputs, return_dict_in_generate=True, output_scores=True, **SETTINGS)
+    (record,) = translator(TEXTS[1], return_scores=True, **SETTINGS)
+    assert record["score"] == pytest.approx(found.sequences_scores.item(), abs=1e-4)
+    with pytest.raises(ValueError) as raised:
+        translator(TEXTS[1], return_alignments=True)
+    assert str(raised.value) == (
+        "Word alignments and coverage must be left out for a model of type 't5'; they are read from the attention of "
+        "Vaswani models."
+    )

@@ -1,0 +1,261 @@
+"""Scores of given translations: those that the search reported, those of slow loops; confidences; alignments."""
+
+import math
+
+import pytest
+import torch
+from conftest import COPIED_WORDS
+
+from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.model.alignment_vaswani import align_words, shift_alignment, source_word_indices, target_word_indices
+from vaswani_hf.model.constraints_vaswani import translation_token_ids
+from vaswani_hf.model.scoring_vaswani import (
+    Hypothesis,
+    Scorer,
+    Translation,
+    Word,
+    join_translations,
+    scoring_config,
+    token_log_probs,
+)
+from vaswani_hf.translation.translator import Translator
+
+TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
+
+
+@pytest.fixture(scope="module")
+def babbler(copier):
+    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
+    torch.manual_seed(0)
+    model = type(copier.model)(copier.model.config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        # Its sentences end.
+        model.lm_head.weight[2] += 0.5 * model.lm_head.weight.mean(0)
+    return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
+
+
+def slow_log_probs(model, source: list[int], target: list[int]) -> list[float]:
+    """One token at a time, each from a forward pass of its own."""
+    read, log_probs = [0], []
+    for token in target:
+        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([read])).logits[0, -1]
+        log_probs.append(logits.log_softmax(-1)[token].item())
+        read.append(token)
+    return log_probs
+
+
+@torch.no_grad()
+def test_token_log_probs_are_those_of_one_sentence_and_one_token_at_a_time(copier):
+    tokenizer = copier.source_tokenizer
+    targets = [TEXTS[1], "größer. ja?", "eins"]
+    scored = list(copier.score(TEXTS, targets))
+    for source, target, translation in zip(TEXTS, targets, scored, strict=True):
+        ids = tokenizer(target)["input_ids"]
+        expected = slow_log_probs(copier.model, tokenizer(source)["input_ids"], ids)
+        assert translation.token_log_probs == pytest.approx(expected, abs=1e-4)
+        assert translation.tokens == tokenizer.convert_ids_to_tokens(ids) and translation.tokens[-1] == "</s>"
+        assert translation.log_prob == pytest.approx(sum(expected), abs=1e-3)
+        assert translation.confidence == pytest.approx(math.exp(sum(expected) / len(expected)), abs=1e-5)
+
+
+SEARCHES = {
+    "power": {"length_penalty": 0.6},
+    "no penalty": {"length_penalty": 0.0},
+    "gnmt": {"length_penalty": 0.6, "length_penalty_type": "gnmt"},
+    "coverage": {"length_penalty": 1.2, "length_penalty_type": "gnmt", "coverage_penalty": 0.3},
+}
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("prefixes", [["", "", ""], ["der", "", "größer. ja? nein"]], ids=["free", "prefixes"])
+def test_scores_are_those_that_the_search_reported(copier, babbler, settings, prefixes):
+    tokenizer = copier.source_tokenizer
+    ends = set()
+    for translator in (copier, babbler):
+        model = translator.model
+        inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+        ids = [tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else [] for prefix in prefixes]
+        longest = max(map(len, ids))
+        start = torch.tensor([[1] * (longest - len(prefix)) + [0] + prefix for prefix in ids])
+        search = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, **settings}
+        found = model.generate(
+            **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
+        )
+        rows = [
+            translation_token_ids(row, len(ids[i // 3]), longest + 1, model)
+            for i, row in enumerate(found.sequences.tolist())
+        ]
+        ends |= {row[-1] == 2 for row in rows}
+        hypotheses = [Hypothesis(row, len(ids[i // 3]), "") for i, row in enumerate(rows)]
+        scorer = Scorer([model], tokenizer, scoring_config(model.generation_config, **settings))
+        repeated = {name: tensor.repeat_interleave(3, dim=0) for name, tensor in inputs.items()}
+        scores = [translation.score for translation in scorer(repeated, hypotheses)]
+        assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
+        # The same way through the translator, whose batches are in another order.
+        options = {"target_prefixes": prefixes, "repetition_guard": False, **search}
+        translated = list(translator.translate(TEXTS, **options))
+        flat = [t.score for first in translated for t in (first, *first.alternatives)]
+        assert flat == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
+    assert ends == {True, False}
+
+
+def test_translations_of_its_own_score_as_the_search_reported(copier):
+    settings = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "coverage_penalty": 0.2}
+    translated = list(copier.translate(TEXTS, return_scores=True, num_beams=2, **settings))
+    scored = copier.score(TEXTS, [translation.text for translation in translated], **settings)
+    for translation, again in zip(translated, scored, strict=True):
+        assert again.score == pytest.approx(translation.score, abs=1e-5)
+        assert (again.tokens, again.text) == (translation.tokens, translation.text)
+
+
+def test_the_probabilities_of_an_ensemble_are_averaged(copier, babbler):
+    ensemble = Translator(copier.model, copier.source_tokenizer, copier.target_tokenizer, [babbler.model])
+    first, second = list(copier.score(TEXTS, TEXTS)), list(babbler.score(TEXTS, TEXTS))
+    for one, other, both in zip(first, second, ensemble.score(TEXTS, TEXTS), strict=True):
+        for a, b, mean in zip(one.token_log_probs, other.token_log_probs, both.token_log_probs, strict=True):
+            assert math.exp(mean) == pytest.approx((math.exp(a) + math.exp(b)) / 2, abs=1e-5)
+    settings = {"num_beams": 3, "max_new_tokens": 30, "length_penalty": 0.6, "coverage_penalty": 0.2}
+    (translation,) = ensemble.translate([TEXTS[1]], return_scores=True, repetition_guard=False, **settings)
+    (again,) = ensemble.score([TEXTS[1]], [translation.text], length_penalty=0.6, coverage_penalty=0.2)
+    (alone,) = copier.score([TEXTS[1]], [translation.text], length_penalty=0.6, coverage_penalty=0.2)
+    assert again.score == pytest.approx(translation.score, abs=1e-4) != alone.score
+
+
+def test_attention_is_the_mean_over_heads_of_the_last_layers(tiny_model):
+    model = tiny_model(decoder_layers=3)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])}
+    inputs["attention_mask"] = (inputs["input_ids"] != 1).long()
+    decoder_input_ids, labels = torch.tensor([[0, 4, 9], [0, 5, 2]]), torch.tensor([[4, 9, 2], [5, 2, 1]])
+    before = model.config._attn_implementation
+    log_probs, attention = token_log_probs([model], inputs, decoder_input_ids, labels, 2)
+    assert model.config._attn_implementation == before == "sdpa"
+    model.set_attn_implementation("eager")
+    outputs = model(**inputs, decoder_input_ids=decoder_input_ids, output_attentions=True)
+    expected = torch.stack([weights.mean(1) for weights in outputs.cross_attentions[-2:]], dim=1)
+    torch.testing.assert_close(attention, expected, rtol=0, atol=1e-5)
+    chosen = outputs.logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(log_probs[:, :2], chosen[:, :2], rtol=0, atol=1e-5)
+
+
+def test_the_model_s_settings_are_left_alone(copier):
+    config = copier.model.generation_config
+    before = config.to_dict()
+    list(copier.score(TEXTS, TEXTS, length_penalty=0.1, length_penalty_type="gnmt"))
+    assert config.to_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length_penalty_type": "google"}, '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
+        ({"length_penalty": "much"}, "`length_penalty` must be a number, but is 'much'."),
+        ({"num_beams": 3}, "`score` takes no argument `num_beams`."),
+    ],
+)
+def test_impossible_settings_are_named(copier, settings, message):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        list(copier.score(TEXTS, TEXTS, **settings))
+    assert str(raised.value) == message
+
+
+def test_as_many_translations_as_texts(copier):
+    with pytest.raises(ValueError):
+        list(copier.score(TEXTS, TEXTS[:2]))
+
+
+def test_a_pair_longer_than_the_model_s_positions_is_named(copier, tiny_model):
+    tokenizer = copier.source_tokenizer
+    model = tiny_model(vocab_size=len(tokenizer), position_embedding="learned", max_position_embeddings=9)
+    translator = Translator(model, tokenizer, tokenizer)
+    assert len(list(translator.score(["eins"], ["eins"]))) == 1
+    with pytest.raises(ValueError) as raised:
+        list(translator.score(["eins", "eins"], ["eins", TEXTS[1]]))
+    length = len(tokenizer(TEXTS[1])["input_ids"])
+    assert str(raised.value) == (
+        f"Pair 2 must have at most 9 tokens on each side, as many as the model has positions, but has {length}."
+    )
+
+
+def test_empty_texts_have_scores_too(copier):
+    empty, whole = copier.score(["", "ja?"], ["", "  ja? "])
+    assert empty.tokens == ["</s>"] and empty.words == [] and empty.log_prob < 0
+    assert whole.text == "ja?"
+
+
+def test_the_confidence_of_a_word_is_the_product_over_its_tokens(copier):
+    (translation,) = copier.score(["die Straße"], ["die Straße"])
+    words, indices = target_word_indices(copier.target_tokenizer("die Straße")["input_ids"], copier.target_tokenizer)
+    assert words == ["die", "Straße"] and indices.count(1) > 1 and indices[-1] == -1
+    for number, word in enumerate(translation.words):
+        log_probs = [
+            log_prob for log_prob, index in zip(translation.token_log_probs, indices, strict=True) if index == number
+        ]
+        assert word.confidence == pytest.approx(math.exp(sum(log_probs)))
+
+
+def test_forced_words_are_certain_and_do_not_count(copier):
+    (translation,) = copier.translate(["eins zwei"], target_prefixes=["größer."], return_scores=True)
+    assert translation.text.startswith("größer. ")
+    assert translation.words[0] == Word("größer.", 1.0)
+    assert all(word.confidence < 1 for word in translation.words[1:])
+    rest = copier.target_tokenizer.decode(
+        copier.target_tokenizer.convert_tokens_to_ids(translation.tokens), skip_special_tokens=True
+    )
+    assert f"größer. {rest}" == translation.text
+
+
+def test_a_copying_model_aligns_each_word_with_itself(copier):
+    texts = [" ".join(COPIED_WORDS[i : i + 4]) for i in range(len(COPIED_WORDS) - 4)]
+    translations = list(copier.translate(texts, return_alignments=True))
+    copied = [t for t, text in zip(translations, texts, strict=True) if t.text == text]
+    assert len(copied) >= 0.8 * len(texts)
+    assert sum(t.alignment == "0-0 1-1 2-2 3-3" for t in copied) >= 0.9 * len(copied)
+    # Given translations are aligned as well.
+    (given,) = copier.score(texts[:1], texts[:1], return_alignments=True)
+    assert given.alignment == translations[0].alignment
+
+
+def test_words_of_tokens_that_are_parts_of_characters():
+    tokenizer = train_tokenizer(["x"], 260)
+    text = "  Łódź 日本\tö "
+    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    source = source_word_indices(text, encoded["offset_mapping"], encoded["special_tokens_mask"])
+    words, target = target_word_indices(encoded["input_ids"], tokenizer)
+    assert words == ["Łódź", "日本", "ö"]
+    # A byte each: white space belongs to the word behind it, and at the end to none.
+    letters = [0] * len("Łódź".encode()) + [1] + [1] * len("日本".encode()) + [2] + [2] * len("ö".encode())
+    assert target == [0, 0, 0, *letters, -1, -1]
+    assert source == target
+
+
+def test_attention_becomes_pairs_of_words():
+    attention = torch.tensor(
+        [
+            # The end of the source, the last column, has no word; the most attended token of a word counts.
+            [0.25, 0.25, 0.30, 0.20, 0.9],
+            [0.20, 0.20, 0.20, 0.10, 0.0],
+            [0.50, 0.10, 0.10, 0.30, 0.0],
+            [0.00, 0.00, 0.10, 0.70, 0.0],
+            [0.90, 0.00, 0.00, 0.00, 0.0],
+        ]
+    )
+    assert align_words(attention, [0, 0, 1, 2, -1], [0, 0, 1, 1, -1]) == [(1, 0), (2, 1)]
+    assert align_words(attention, [-1] * 5, [0, 0, 1, 1, -1]) == []
+    assert align_words(attention, [0, 0, 1, 2, -1], [-1] * 5) == []
+
+
+def test_parts_are_joined():
+    parts = [
+        Translation("a b", -1.0, -2.0, 0.0, ["a", "b"], [-0.5, -1.5], [Word("a", 0.6), Word("b", 0.2)], "1-0 0-1"),
+        Translation("", -0.5, -1.0, 0.0, ["</s>"], [-1.0], [], ""),
+        Translation("c", -3.0, -3.0, 0.0, ["c"], [-3.0], [Word("c", 0.1)], "0-0"),
+    ]
+    joined = join_translations(parts, ["", "\n\n", " ", " "], [0, 2, 3])
+    assert joined.text == "a b\n\n c "
+    assert (joined.score, joined.log_prob, joined.confidence) == (-4.5, -6.0, pytest.approx(math.exp(-6 / 4)))
+    assert [word.word for word in joined.words] == ["a", "b", "c"]
+    assert joined.alignment == "1-0 0-1 3-2"
+    assert shift_alignment("0-0 12-3", 2, 1) == "2-1 14-4"
+    assert join_translations([Translation("a"), Translation("b")], ["", " ", ""]) == Translation("a b")

@@ -1,0 +1,419 @@
+"""Cards of really trained runs: what the record says and nothing else, snippets that run, licences that are refused."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi, ModelCard
+
+from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.publish.model_card import check_card, model_card
+from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.publish.record import published_yaml
+from vaswani_hf.recipe.schema import load_recipe, published_recipe
+from vaswani_hf.training.run import train
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+output_dir: out
+data: {source_language: en, target_language: de, max_length: 64}
+tokenizer: {vocab_size: 270}
+model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}
+training: {max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+decoding: {num_beams: 2, max_length: 6}
+"""
+NOT_KNOWN = "not known"
+
+
+def run(folder, *overrides) -> Path:
+    """A trained checkpoint; its recipe lies beside it."""
+    path = folder / "given.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        train(load_recipe(path, [f"--output_dir={folder / 'a run'}", *overrides]))
+    return folder / "a run"
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory) -> Path:
+    """A run on the quick start's corpus: everything is known."""
+    return run(tmp_path_factory.mktemp("numbers"), "--corpus", "numbers", "--numbers_train_size", "100")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """A run on two text files without validation and test, with two vocabularies."""
+    folder = tmp_path_factory.mktemp("alice")
+    pairs = number_pairs(50, 1, "train")
+    files = []
+    for side, language in (("source", "en"), ("target", "de")):
+        path = folder / f"train.{language}.txt"
+        path.write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+        files.append(f"--train_{side}={path}")
+    licence = ("--data.license", "cc-by-sa-4.0", "--attribution", "Alice, who wrote it")
+    return run(folder, *files, *licence, "--shared_vocabulary", "false", "--tokenizer.lowercase=true")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of a checkpoint, to change it, with what can be changed in its results."""
+
+    def copy(folder, without=(), **results):
+        shutil.copytree(folder, tmp_path / "copy")
+        for name in without:
+            (tmp_path / "copy" / name).unlink()
+        if results:
+            recorded = json.loads((folder / "results.json").read_text()) | results
+            (tmp_path / "copy" / "results.json").write_text(json.dumps(recorded))
+        return tmp_path / "copy"
+
+    return copy
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def rows(card) -> dict[str, str]:
+    """The table of the training."""
+    return dict(re.findall(r"^\| (.+?) \| (.+) \|$", card.text, re.MULTILINE))
+
+
+def snippets(card) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", card.text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_metadata_is_that_of_the_run(numbers):
+    card, recorded = model_card(numbers, "alice/words"), results(numbers)
+    metadata = ModelCard(str(card)).data.to_dict()
+    assert metadata["language"] == ["en", "de"]
+    assert metadata["license"] == "apache-2.0"
+    assert (metadata["pipeline_tag"], metadata["library_name"]) == ("translation", "transformers")
+    assert {"translation", "vaswani"} <= set(metadata["tags"])
+    assert "datasets" not in metadata and "base_model" not in metadata
+    (model,) = metadata["model-index"]
+    (result,) = model["results"]
+    assert model["name"] == "words"
+    assert result["task"]["type"] == "translation"
+    assert result["dataset"] == {"name": "numbers", "type": "numbers", "split": "test"}
+    decoding = {
+        "num_beams": 2,
+        "length_penalty": 0.6,
+        "length_penalty_type": "gnmt",
+        "max_length_b": 50,
+        "max_length": 6,
+    }
+    written = json.loads((numbers / "generation_config.json").read_text())
+    assert decoding.items() <= written.items()
+    for metric, (name, title) in zip(result["metrics"], (("bleu", "BLEU"), ("chrf", "chrF")), strict=True):
+        assert (metric["type"], metric["name"]) == (name, title)
+        assert metric["value"] == round(recorded["test"][name], 2)
+        assert metric["args"]["signature"] == recorded["test"][f"{name}_signature"]
+        assert decoding.items() <= metric["args"].items()
+
+
+def test_the_text_is_that_of_the_run(numbers):
+    card, training = model_card(numbers, "alice/words"), results(numbers)["training"]
+    table = rows(card)
+    assert table["parameters"] == f"{training['parameters']:,}"
+    assert (table["optimizer steps"], table["target tokens"]) == ("2", f"{training['target_tokens']:,}")
+    assert training["target_tokens"] > 0 and training["seconds"] > 0
+    assert table["time"] == f"{training['seconds']} seconds"
+    assert table["hardware"] == training["hardware"]
+    assert re.fullmatch(r".+, \d+ logical cores?, \d+ threads?", training["hardware"])
+    assert table["training data"] == "`numbers`, split `train`: 100 of 100 sentence pairs"
+    assert table["final weights"] == "those of the last step"
+    assert all(name in table["versions"] for name in ("vaswani_hf", "torch", "transformers", "sacrebleu"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"])
+    assert NOT_KNOWN not in card.text
+    assert '`length_penalty_type` "gnmt", `max_length_a` 1.0, `max_length_b` 50' in card.text
+    assert "![Loss over the steps of the training](training_curve.png)" in card.text
+    assert "four hundred and seventy-one thousand and five" in card.text
+    assert "\n\n\n" not in card.text
+
+
+def test_the_recipe_on_the_card_trains_and_names_no_folder(texts, tmp_path):
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", model_card(texts, "alice/words").text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "recipe.yaml").write_text(block)
+    published, recorded = load_recipe(tmp_path / "recipe.yaml"), load_recipe(texts / "recipe.yaml")
+    assert published == published_recipe(recorded)
+    assert published.output_dir == "a run"
+    assert (published.data.train_source, published.data.train_target) == ("train.en.txt", "train.de.txt")
+    assert (published.model, published.training) == (recorded.model, recorded.training)
+
+
+def test_a_published_recipe_does_not_push_where_its_owner_pushed(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    pushed = ["--corpus", "numbers", "--push_to_hub", "true", "--hub_model_id", "alice/secret", "--output_dir", "."]
+    published = published_recipe(load_recipe(path, [*pushed, "--publishing.license", "mit"]))
+    assert (published.publishing.push_to_hub, published.publishing.hub_model_id) == (False, None)
+    assert published.publishing.license == "mit"
+    assert published.output_dir not in ("", ".")
+    # An older version of the package knew fewer keys, and what it did not know it did not do.
+    path.write_text(RECIPE.replace("data: {", "data: {corpus: numbers, "))
+    assert "length_penalty" not in published_yaml(path)
+
+
+@pytest.mark.parametrize("which", ["numbers", "texts"])
+def test_nothing_of_the_machine_is_in_the_record_that_others_see(request, which):
+    folder = request.getfixturevalue(which)
+    seen = str(model_card(folder, "user/words")) + (folder / "results.json").read_text()
+    assert str(folder.parent) not in seen and folder.parent.name not in seen
+    assert "/tmp" not in seen and str(Path.home()) not in seen
+
+
+@pytest.mark.parametrize("which", ["numbers", "texts"])
+def test_every_snippet_runs_as_written_against_the_hub(request, repo_id, which):
+    folder = request.getfixturevalue(which)
+    push_checkpoint(folder, repo_id)
+    codes = snippets(model_card(folder, repo_id))
+    assert len(codes) == 4
+    printed = [_printed(code) for code in codes]
+    assert printed[0].strip()
+    # Each shows the same translation, alone or in a list.
+    translation = printed[0].removesuffix("\n")
+    assert printed[2] == printed[0] and printed[1] == printed[3] == f"{[translation]}\n"
+    # What two byte-level vocabularies of little text decode is the same.
+    assert [code.count('subfolder="target_tokenizer"') for code in codes] == [0, which == "texts"] * 2
+    assert "trust_remote_code" not in codes[0] + codes[1]
+    assert all("trust_remote_code=True" in code and "vaswani_hf" not in code for code in codes[2:])
+    assert all("revision=" in code for code in codes[2:])
+
+
+def _printed(code) -> str:
+    with redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "the card", "exec"), {})
+    return out.getvalue()
+
+
+def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_hub(texts, repo_id):
+    push_checkpoint(texts, repo_id)
+    codes = snippets(model_card(texts, repo_id))
+    expected = _printed(codes[0])
+    code = "\n".join(["import sys", "sys.modules['vaswani_hf'] = None", *codes[2:]])
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[0] == expected.strip()
+
+
+def test_the_hub_takes_the_card_and_shows_the_scores(numbers, repo_id):
+    push_checkpoint(numbers, repo_id)
+    shown = HfApi().model_info(repo_id)
+    assert shown.pipeline_tag == "translation"
+    scores = {result.metric_type: result.metric_value for result in shown.card_data.eval_results}
+    assert scores == {name: round(results(numbers)["test"][name], 2) for name in ("bleu", "chrf")}
+
+
+def test_what_a_run_had_not_is_not_on_its_card(texts):
+    card = model_card(texts, "alice/words")
+    metadata = card.data.to_dict()
+    assert metadata["license"] == "cc-by-sa-4.0"
+    assert not {"model-index", "metrics", "datasets"} & metadata.keys()
+    assert "Not known: it was not scored on a test set." in card.text
+    table = rows(card)
+    assert table["training data"] == "`train.en.txt` and `train.de.txt`: 50 of 50 sentence pairs"
+    assert table["validation data"] == "none"
+    assert table["shape"].endswith("vocabulary 270 and 270")
+    assert "Training data: Alice, who wrote it" in card.text
+    assert "this is not settled" in card.text
+    assert "Its tokenizer lowercases all text." in card.text
+    assert "The model reads the whole sentence at once." in card.text
+
+
+RECORD = ("recipe.yaml", "results.json", "training_curve.png")
+
+
+def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
+    folder = copy(numbers, RECORD)
+    card = model_card(folder, "alice/words")
+    assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
+    assert "There is no record of how this model came about." in card.text
+    assert "between which languages is not known" in card.text
+    assert "What it is good for is not known" in card.text
+    assert "Not known: no score was recorded." in card.text
+    assert "Not known. Ask whoever published the model before you use it." in card.text
+    assert "The recipe is not known." in card.text
+    assert "training_curve" not in card.text
+    table = rows(card)
+    # These are read off the weights and the config.
+    known = {name: table.pop(name) for name in ("parameters", "shape")}
+    assert known["parameters"] == f"{results(numbers)['training']['parameters']:,}"
+    assert known["shape"] == "1 + 1 layers, 8 heads, d_model 8, d_ff 8, vocabulary 270"
+    assert set(table.values()) == {NOT_KNOWN}
+    stated = model_card(folder, "alice/words", license="mit")
+    assert stated.data.license == "mit"
+
+
+def test_a_run_that_was_not_finished_says_so(numbers, copy):
+    card = model_card(copy(numbers, ["results.json"]), "alice/words")
+    assert "had not come to its end when it was published" in card.text
+    assert card.data.language == ["en", "de"]
+    assert card.data.eval_results is None
+    assert rows(card)["optimizer steps"] == NOT_KNOWN
+
+
+def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy, tmp_path):
+    card = model_card(copy(numbers, ["recipe.yaml"]), "alice/words")
+    assert (card.data.language, card.data.license) == (["en", "de"], "apache-2.0")
+    assert card.data.eval_results[0].dataset_name == "numbers"
+    nulls = dict.fromkeys(("training", "test", "decoding", "data", "corpus"))
+    (tmp_path / "copy" / "results.json").write_text(json.dumps(nulls))
+    assert model_card(tmp_path / "copy", "alice/words").data.eval_results is None
+
+
+def test_a_record_of_an_older_version_is_enough(numbers, copy):
+    recorded = results(numbers)
+    newer = {"date", "epochs", "resumed_at_step", "averaged_steps", "processes"}
+    training = {key: value for key, value in recorded["training"].items() if key not in newer}
+    folder = copy(numbers, training={**training, "hardware": "1 x x86_64"}, data=None)
+    (folder / "recipe.yaml").write_text(RECIPE.replace("data: {", "data: {corpus: numbers, "))
+    card = model_card(folder, "alice/words")
+    assert rows(card)["hardware"] == "1 x x86_64"
+    assert (rows(card)["date"], rows(card)["epochs"]) == (NOT_KNOWN, NOT_KNOWN)
+    assert card.data.eval_results[0].dataset_name == "numbers"
+    assert card.data.language == ["en", "de"]
+
+
+def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy):
+    training = results(numbers)["training"]
+    changed = {"steps": 1200, "resumed_at_step": 700, "averaged_steps": [], "seconds": 9000.0}
+    folder = copy(numbers, training=training | changed)
+    recipe = (folder / "recipe.yaml").read_text()
+    recipe = recipe.replace("early_stopping_patience: null", "early_stopping_patience: 3").replace(
+        "max_steps: 2", "max_steps: 5000"
+    )
+    (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
+    card = model_card(folder, "alice/words", base_model="alice/base")
+    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; validation got no better"
+    assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
+    assert rows(card)["time"] == "2.50 hours"
+    assert "The run was resumed after step 700; hardware and versions are those of what came after." in card.text
+    assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
+
+
+def test_an_average_names_its_checkpoints(tmp_path):
+    folder = run(tmp_path, "--corpus", "numbers", "--numbers_train_size", "50", "--average_checkpoints", "2")
+    assert rows(model_card(folder, "a/b"))["final weights"] == "mean of the checkpoints of the steps 1, 2"
+
+
+def test_steps_and_tokens_are_counted_where_nothing_is_logged(texts, tmp_path):
+    data = load_recipe(texts / "recipe.yaml").data
+    files = (f"--train_source={data.train_source}", f"--train_target={data.train_target}")
+    folders = [tmp_path / name for name in ("whole", "parts")]
+    for folder in folders:
+        folder.mkdir()
+    whole = run(folders[0], *files, "--max_steps", "3")
+    run(folders[1], *files, "--max_steps", "1")
+    parts = run(folders[1], *files, "--max_steps", "3", "--resume", "true")
+    first, second = (results(folder)["training"] for folder in (whole, parts))
+    assert first["steps"] == second["steps"] == 3
+    assert first["target_tokens"] == second["target_tokens"] > 0
+    assert (first["resumed_at_step"], second["resumed_at_step"]) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("de_AT", ["en", "de"]), ("zh-Hans", ["en", "zh"]), ("german", ["en"]), ("en", ["en"])],
+)
+def test_languages_that_the_hub_does_not_know_stay_out_of_the_metadata(numbers, copy, given, expected):
+    folder = copy(numbers)
+    text = (folder / "recipe.yaml").read_text().replace("target_language: de", f"target_language: {given}")
+    (folder / "recipe.yaml").write_text(text)
+    card = model_card(folder, "alice/words")
+    assert card.data.language == expected
+    assert f"from `en` to `{given}`" in card.text
+
+
+def licensed(folder, data_license, chosen="null"):
+    path = folder / "recipe.yaml"
+    text = path.read_text()
+    text = re.sub(
+        r"^  license: \S+\n  attribution", f"  license: {data_license}\n  attribution", text, flags=re.MULTILINE
+    )
+    head, publishing = text.split("publishing:")
+    path.write_text(head + "publishing:" + re.sub(r"license: \S+", f"license: {chosen}", publishing))
+    return folder
+
+
+def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
+    folder = licensed(copy(texts), "research-only")
+    card = model_card(folder, "alice/words")
+    assert (card.data.license, card.data.license_name) == ("other", "research-only")
+    assert "**Research only.** The texts that the model was trained on may be used for research only" in card.text
+    assert str(model_card(folder, "alice/words", license="research-only")) == str(card)
+    with pytest.raises(ValueError) as caught:
+        model_card(folder, "alice/words", license="apache-2.0")
+    sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
+    assert str(caught.value) == sentence
+    # Nor by a card that somebody wrote.
+    check_card(folder, str(card))
+    check_card(folder, "# No metadata")
+    for license in ("apache-2.0", "[apache-2.0]", "other"):
+        with pytest.raises(ValueError, match="`license` must be research-only or left out"):
+            check_card(folder, f"---\nlicense: {license}\n---\n# My model")
+
+
+def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
+    folder = copy(texts)
+    for data_license, chosen, expected in (
+        ("cc-by-2.0", "null", "cc-by-2.0"),
+        ("cc-by-2.0", "mit", "mit"),
+        ("cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-sa-4.0"),
+        ("null", "null", None),
+        ("unknown", "null", None),
+        ("other", "null", None),
+    ):
+        card = model_card(licensed(folder, data_license, chosen), "alice/words")
+        assert card.data.license == expected
+        assert ("Not known. Ask whoever published the model" in card.text) == (expected is None)
+        if expected is not None and data_license != expected:
+            assert f"`{expected}`. The training data is under `{data_license}`." in card.text
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "3"])
+def test_a_damaged_record_is_named(numbers, copy, content):
+    folder = copy(numbers)
+    (folder / "results.json").write_text(content)
+    with pytest.raises(ValueError) as caught:
+        model_card(folder, "alice/words")
+    path = folder / "results.json"
+    assert str(caught.value) == f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+    shutil.copy(numbers / "results.json", path)
+    (folder / "recipe.yaml").write_text("steps: 3\n")
+    with pytest.raises(ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"):
+        model_card(folder, "alice/words")
+
+
+def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
+    for name in ("vaswani_hf", "model_cards", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "model_cards" / "a_card.md").write_text("A card that was committed.")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        "out",
+        ".",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "vaswani_hf/model_cards/template.md" in names
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"vaswani_hf"}
+    assert not [name for name in names if "a_card" in name or "test" in name]

@@ -1,0 +1,88 @@
+"""The commands and snippets of the README's section "Share a model", run as written against the local Hub."""
+
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.cli import main
+from vaswani_hf.recipe.schema import load_recipe
+from vaswani_hf.training.run import train
+
+README = Path(__file__).parents[2] / "README.md"
+# The quick start's recipe, small enough to be run here.
+RECIPE = """
+output_dir: checkpoints/numbers
+data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 200, max_length: 64}
+tokenizer: {vocab_size: 270}
+model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+  encoder_ffn_dim: 8, decoder_ffn_dim: 8}
+training: {max_steps: 4, save_steps: 1, logging_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+decoding: {num_beams: 2, max_length: 6}
+"""
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "vaswani_hf":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def blocks_of(section):
+    """The indented blocks of a section, without their indentation."""
+    text = README.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0]
+    return [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)]
+
+
+def run_commands(block, environment):
+    for command in block.replace("\\\n", " ").strip().splitlines():
+        if not command.strip():
+            continue
+        words = shlex.split(command)
+        if words[0] == ".venv/bin/vaswani":
+            # In this process, which has imported everything already.
+            assert main(words[1:]) == 0, command
+        else:
+            result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+            assert result.returncode == 0, f"{command}\n{result.stderr}"
+
+
+@pytest.fixture
+def machine(hub, tmp_path, monkeypatch):
+    """A folder with a small quick start behind it, a user with a token, and the environment of the commands."""
+    token = hub.add_user("user")
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.chdir(tmp_path)
+    Path(".venv").mkdir()
+    Path(".venv/bin").symlink_to(Path(sys.executable).parent)
+    Path("configuration").mkdir()
+    Path("configuration/numbers.yaml").write_text(RECIPE)
+    train(load_recipe("configuration/numbers.yaml"))
+    return hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
+
+
+def test_every_command_and_snippet_of_sharing_runs(hub, machine, tmp_path, capsys):
+    # The run of the README is stopped half-way, which is after 450 of its steps.
+    blocks = [block.replace("--max_steps 450", "--max_steps 2") for block in blocks_of("Share a model")]
+    assert len(blocks) >= 8 and sum("import" in block for block in blocks) == 2
+    for block in blocks:
+        if "import" not in block:
+            run_commands(block, machine)
+        else:
+            without = ABSENT if "trust_remote_code" in block else ""
+            result = subprocess.run(
+                [sys.executable, "-c", without + block], capture_output=True, text=True, env=machine
+            )
+            assert result.returncode == 0, result.stderr
+            assert "translation_text" in result.stdout
+    assert {"v1.0", "experiment"} <= {name.split("/")[-1] for name in hub.repository("user/numbers-en-de").refs()}
+    assert hub.repository("user/numbers-private").private
+    printed = capsys.readouterr().out
+    assert printed.count("checked: downloaded at ") >= 7
+    assert "continuing from 'last-checkpoint' of user/numbers-run, step 2" in printed

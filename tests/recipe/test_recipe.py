@@ -1,0 +1,272 @@
+"""Recipes: strict types, sentences that name key, value and remedy, and the files of the project."""
+
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.recipe.schema import MODEL_FIELDS, data_license, load_recipe, published_recipe
+
+ROOT = Path(__file__).parents[2]
+MINIMAL = (
+    "output_dir: out\ndata: {source_language: en, target_language: de, corpus: numbers}\ntraining: {max_steps: 3}\n"
+)
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    def write(text=MINIMAL):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def message(*args) -> str:
+    with pytest.raises(ValueError) as caught:
+        load_recipe(*args)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_recipe_of_the_project_loads_and_comments_on_itself(path):
+    overrides = ["--train_source", "a", "--train_target", "b"] if "train_source train" in path.read_text() else []
+    recipe = load_recipe(path, overrides)
+    assert recipe.output_dir == f"checkpoints/{path.stem}"
+    assert path.read_text().startswith("# ")
+
+
+def test_a_recipe_survives_being_written(recipe_file):
+    recipe = load_recipe(recipe_file(), ["--d_k", "16", "--bf16", "true", "--report_to", "tensorboard,wandb"])
+    assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
+    assert recipe.model == {"d_k": 16}
+    assert recipe.training.report_to == ["tensorboard", "wandb"]
+
+
+def test_numbers_with_exponents_are_numbers(recipe_file):
+    text = MINIMAL.replace("max_steps: 3", "max_steps: 3, adam_epsilon: 1e-9, learning_rate_factor: 7e-4")
+    training = load_recipe(recipe_file(text)).training
+    assert (training.adam_epsilon, training.learning_rate_factor) == (1e-9, 7e-4)
+    assert load_recipe(recipe_file(), ["--learning_rate_factor", "5E-1"]).training.learning_rate_factor == 0.5
+
+
+def test_command_line_wins_by_name_or_by_place(recipe_file):
+    assert load_recipe(recipe_file(), ["--max_steps", "7"]).training.max_steps == 7
+    assert load_recipe(recipe_file(), ["--training.max_steps=8"]).training.max_steps == 8
+    assert load_recipe(recipe_file(), ["--output_dir", "123"]).output_dir == "123"
+    assert load_recipe(recipe_file(), ["--dropout", "0.3"]).model == {"dropout": 0.3}
+    assert load_recipe(recipe_file(), ["--normalization", "null"]).tokenizer.normalization is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["--max_stepz", "3"], "`--max_stepz` is no key of a recipe; the nearest key is `--max_steps`."),
+        (["--max_steps", "abc"], "`training.max_steps` must be an integer or null, but is 'abc'."),
+        (["--max_steps", "1.5"], "`training.max_steps` must be an integer or null, but is 1.5."),
+        (["--max_steps", "-3"], "`training.max_steps` must be positive, but is -3."),
+        (["--max_steps", "true"], "`training.max_steps` must be an integer or null, but is True."),
+        (["--bf16", "1"], "`training.bf16` must be true or false, but is 1."),
+        (["--d_model", "-4"], "`d_model` must be a positive integer, but is -4."),
+        (["--seed"], "`--seed` needs a value."),
+        (["seed", "3"], "Expected `--key value`, but found 'seed' where a key should be."),
+        (["--normalization", "NFX"], "`tokenizer.normalization` must be 'NFC' or 'NFKC' or null, but is 'NFX'."),
+        (
+            ["--lowercase", "true"],
+            "`--lowercase` may mean several keys; write `--tokenizer.lowercase` or `--evaluation.lowercase`.",
+        ),
+        (
+            ["--num_train_epochs", "2"],
+            "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but they are 3 and 2.0.",
+        ),
+        (
+            ["--source_tokens_per_batch", "100"],
+            "`training.source_tokens_per_batch` must hold a sentence of `data.max_length` = 256 tokens, but is 100.",
+        ),
+        (
+            ["--validation_source", "a"],
+            "`data.validation_source` and `data.validation_target` go together, but they are 'a' and None.",
+        ),
+        (
+            ["--test_pairs", "a.jsonl"],
+            "`data.test_pairs` and `data.corpus` cannot be given together; leave one of them out.",
+        ),
+        (
+            ["--max_length_ratio", "0.5"],
+            "`data.max_length_ratio` must be 1 or more, or null for no limit, but is 0.5.",
+        ),
+        (["--seed", "99999999999"], "`seed` must be smaller than 2^32, but is 99999999999."),
+        (["--seed", "1", "--seed", "2"], "`--seed` is given twice; keep one of them."),
+        (["--length_penalty", ".nan"], "`decoding.length_penalty` must be a finite number, but is nan."),
+        (
+            ["--tokenize", "nonsense"],
+            "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or none, but "
+            "is 'nonsense'.",
+        ),
+        (
+            ["--vocab_size", "100"],
+            "`tokenizer.vocab_size` must be at least 260, 256 bytes and 4 special tokens, but is 100.",
+        ),
+        (
+            ["--position_embedding", "learned", "--max_position_embeddings", "20"],
+            "`model.max_position_embeddings` must be at least 256, the larger of `data.max_length` and "
+            "`decoding.max_length`, but is 20.",
+        ),
+        (
+            ["--average_checkpoints", "9"],
+            "`training.average_checkpoints` is 9, but only `training.save_total_limit` = 5 checkpoints are kept; raise "
+            "the limit.",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(recipe_file, overrides, expected):
+    assert message(recipe_file(), overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            MINIMAL + "trainer: {}\n",
+            "`trainer` is no key of a recipe, given with the value {}; the nearest key is `training`.",
+        ),
+        (
+            MINIMAL.replace("max_steps: 3", "max_steps: 3, warmup: 5"),
+            "`training.warmup` is no key of a recipe, given with the value 5; the nearest key is "
+            "`training.warmup_steps`.",
+        ),
+        (
+            MINIMAL + "model: {d_modell: 64}\n",
+            "`model.d_modell` is no key of a recipe, given with the value 64; the nearest key is `model.d_model`.",
+        ),
+        (
+            MINIMAL + "model: {vocab_size: 64}\n",
+            "`model.vocab_size` is no key of a recipe, given with the value 64; the nearest key is "
+            "`tokenizer.vocab_size`.",
+        ),
+        (
+            MINIMAL + "dropout: 0.3\n",
+            "`dropout` is no key of a recipe, given with the value 0.3; write `model.dropout`.",
+        ),
+        (MINIMAL.replace("en,", "no,"), "`data.source_language` must be text, but is False; put it in quotes."),
+        (MINIMAL + "seed: 1\nseed: 2\n", "`seed` stands twice in line 1 and after; keep one of them."),
+        ("- 1\n", None),
+        ("a: [1\n", None),
+        ("data: {source_language: en, target_language: de}\n", None),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(recipe_file, text, expected):
+    found = message(recipe_file(text))
+    assert "\n" not in found
+    assert expected is None or found == expected
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert (
+        message(tmp_path / "no.yaml")
+        == f"The recipe '{tmp_path / 'no.yaml'}' cannot be read: No such file or directory."
+    )
+
+
+def test_every_model_field_is_one_of_the_config():
+    from vaswani_hf import VaswaniConfig
+
+    config = VaswaniConfig()
+    assert all(hasattr(config, name) for name in MODEL_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["--data.license", "CC-BY-2"],
+            "`data.license` must be a licence identifier of the Hub, such as apache-2.0, or research-only, but is 'CC-BY-2'; "
+            "the nearest known one is 'cc-by-2.5'.",
+        ),
+        (
+            ["--publishing.license", "apache"],
+            "`publishing.license` must be a licence identifier of the Hub, such as apache-2.0, or research-only, but is "
+            "'apache'; the nearest known one is 'apache-2.0'.",
+        ),
+        (
+            ["--data.license", "research-only", "--publishing.license", "cc-by-nc-4.0"],
+            "`publishing.license` must be research-only or left out, because the training data is for research only, but is "
+            "'cc-by-nc-4.0'.",
+        ),
+        (
+            ["--data.license", "cc-by-nc-sa-4.0", "--publishing.license", "apache-2.0"],
+            "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-sa-4.0, "
+            "does not, but is 'apache-2.0'; leave it out or write 'cc-by-nc-sa-4.0'.",
+        ),
+        (
+            ["--license", "mit"],
+            "`--license` may mean several keys; write `--data.license` or `--publishing.license`.",
+        ),
+    ],
+)
+def test_a_licence_that_is_none_or_that_the_data_does_not_allow_is_one_sentence(recipe_file, overrides, expected):
+    assert message(recipe_file(), overrides) == expected
+
+
+@pytest.mark.parametrize(
+    ("data_license", "license"),
+    [
+        ("research-only", "research-only"),
+        ("research-only", "null"),
+        ("cc-by-nc-4.0", "cc-by-nc-nd-4.0"),
+        ("cc-by-nc-4.0", "research-only"),
+        # What these ask of a model is not certain, or they say nothing.
+        ("cc-by-sa-4.0", "mit"),
+        ("cc-by-nd-4.0", "mit"),
+        ("cc-by-nc-4.0", "other"),
+        ("unknown", "mit"),
+        ("null", "apache-2.0"),
+    ],
+)
+def test_a_licence_that_the_data_may_allow_is_taken(recipe_file, data_license, license):
+    recipe = load_recipe(recipe_file(), ["--data.license", data_license, "--publishing.license", license])
+    assert recipe.publishing.license == (None if license == "null" else license)
+
+
+def test_the_corpus_that_the_package_makes_has_its_licence(recipe_file):
+    assert data_license(load_recipe(recipe_file())) == "apache-2.0"
+    files = ["--corpus", "null", "--train_source", "a", "--train_target", "b"]
+    assert data_license(load_recipe(recipe_file(), files)) is None
+
+
+def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
+    files = [
+        f"--{split}_{side}=/home/alice/{split}.{side}.gz"
+        for split in ("train", "test")
+        for side in ("source", "target")
+    ]
+    others = [
+        "--corpus",
+        "null",
+        "--validation_pairs",
+        "../data/pairs.jsonl",
+        "--output_dir",
+        "/home/alice/runs/first/",
+    ]
+    recipe = load_recipe(recipe_file(), [*files, *others, "--push_to_hub", "true", "--hub_model_id", "alice/model"])
+    published = published_recipe(recipe)
+    assert (published.output_dir, published.data.validation_pairs) == ("first", "pairs.jsonl")
+    assert (published.data.train_source, published.data.test_target) == ("train.source.gz", "test.target.gz")
+    assert load_recipe(recipe_file(published.to_yaml())) == published
+    assert "alice" not in published.to_yaml() and ".." not in published.to_yaml()
+    assert published.training == recipe.training
+
+
+@pytest.mark.parametrize(
+    ("given", "published"),
+    [
+        ("wmt14", "wmt14"),
+        ("wmt/wmt14", "wmt/wmt14"),
+        ("/data/alice/mine", "mine"),
+        ("./data/mine/", "mine"),
+        ("a/b/c", "c"),
+    ],
+)
+def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(recipe_file, given, published):
+    recipe = load_recipe(recipe_file(), ["--corpus", "null", "--dataset", given])
+    assert published_recipe(recipe).data.dataset == published

@@ -1,0 +1,412 @@
+"""`vaswani translate` and `vaswani score`: files, JSON lines, runs that are continued, several processes, mistakes."""
+
+import functools
+import gzip
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.cli import main
+from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
+from vaswani_hf.translation.workers import translate_in_processes
+
+LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. ", "die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]
+TRANSLATED = "".join(f"{line.strip()}\n" for line in LINES)
+SPEED = r"{} sentences? in \d+\.\d s, [\d,]+\.\d sentences/s"
+
+
+@pytest.fixture
+def source(tmp_path) -> str:
+    path = tmp_path / "source"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def vaswani(monkeypatch, capfdbinary):
+    """Run a command in this process: its exit code, output and errors."""
+
+    def run(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        code = main([*argv, "--device", "cpu"])
+        sys.stdout.flush()
+        out, errors = capfdbinary.readouterr()
+        return code, out.decode(), errors.decode()
+
+    return run
+
+
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "vaswani_hf.cli", *argv]
+
+
+def test_files_in_and_out(vaswani, copier_checkpoint, source, tmp_path):
+    output = str(tmp_path / "output")
+    code, out, errors = vaswani("translate", copier_checkpoint, "--input", source, "--output", output)
+    assert (code, out) == (0, "")
+    assert re.fullmatch(SPEED.format(10), errors.strip().split("\n")[-1])
+    assert Path(output).read_text(encoding="utf-8") == TRANSLATED
+    with gzip.open(tmp_path / "source.gz", "wb") as file:
+        file.write(Path(source).read_bytes())
+    assert vaswani("translate", copier_checkpoint, "--input", str(tmp_path / "source.gz"))[1] == TRANSLATED
+    assert vaswani("translate", copier_checkpoint, stdin=Path(source).read_bytes())[1] == TRANSLATED
+    # A text of its own says nothing of speed.
+    assert vaswani("translate", copier_checkpoint, "--text", " ja? nein ")[1:] == ("ja? nein\n", "")
+
+
+def test_a_file_that_cannot_be_read_is_found_at_once(vaswani, copier_checkpoint, tmp_path):
+    (tmp_path / "source").write_bytes(b"a\n\xff\n")
+    output = tmp_path / "output"
+    argv = ("translate", copier_checkpoint, "--input", str(tmp_path / "source"), "--output", str(output))
+    code, _, errors = vaswani(*argv)
+    assert (code, output.exists()) == (1, False)
+    assert errors.strip() == f"vaswani: {tmp_path / 'source'} must be UTF-8 text, but line 2 is not."
+
+
+def test_json_lines(vaswani, copier_checkpoint, copier):
+    rows = [
+        {"text": "eins nein"},
+        {"text": "nein", "target_prefix": "größer.", "must_contain": []},
+        {"text": "ja?\nnein", "target_prefix": None, "must_contain": ["Öl"]},
+        {"text": ""},
+    ]
+    stdin = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    options = ["--input_format", "json", "--num_beams", "4", "--split_sentences"]
+    code, out, _ = vaswani("translate", copier_checkpoint, *options, "--json", stdin=stdin)
+    records = [json.loads(line) for line in out.strip().split("\n")]
+    assert code == 0 and len(records) == 4
+    assert records[0]["text"] == "eins nein" and records[0]["alignment"] == "0-0 1-1"
+    assert records[1]["text"].startswith("größer.") and records[1]["words"][0] == {
+        "word": "größer.",
+        "confidence": 1.0,
+    }
+    assert "Öl" in records[2]["text"] and "\n" in records[2]["text"]
+    assert records[3] == {
+        "text": "",
+        "score": 0.0,
+        "log_prob": 0.0,
+        "confidence": 1.0,
+        "tokens": [],
+        "token_log_probs": [],
+        "words": [],
+        "alignment": "",
+    }
+    (expected,) = copier.translate(["eins nein"], return_alignments=True, num_beams=4)
+    assert records[0]["score"] == pytest.approx(expected.score, abs=2e-6)
+    assert records[0]["tokens"] == expected.tokens
+    # One line of output for each line of input.
+    plain = vaswani("translate", copier_checkpoint, *options, stdin=stdin)[1]
+    assert plain == "".join(" ".join(record["text"].split("\n")) + "\n" for record in records)
+
+
+def test_several_translations_are_json_lines(vaswani, copier_checkpoint):
+    options = ["--num_beams", "3", "--num_return_sequences", "3"]
+    record = json.loads(vaswani("translate", copier_checkpoint, "--text", "ja?", *options)[1])
+    assert record["text"] == "ja?" and len(record["alternatives"]) == 2
+    assert record["score"] > record["alternatives"][0]["score"] > record["alternatives"][1]["score"]
+
+
+def test_search_options_reach_the_search(vaswani, copier_checkpoint, copier, monkeypatch):
+    calls = []
+    generate = type(copier.model).generate
+    monkeypatch.setattr(
+        type(copier.model), "generate", lambda self, **given: calls.append(given) or generate(self, **given)
+    )
+    options = {
+        "num_beams": 3,
+        "length_penalty": 0.7,
+        "length_penalty_type": "gnmt",
+        "coverage_penalty": 0.1,
+        "max_length_a": 1.5,
+        "max_length_b": 4,
+        "max_new_tokens": 30,
+        "no_repeat_ngram_size": 5,
+        "do_sample": True,
+        "temperature": 0.9,
+        "top_k": 7,
+        "top_p": 0.8,
+    }
+    argv = [word for name, value in options.items() for word in (f"--{name}", str(value).lower())]
+    code, _, errors = vaswani("translate", copier_checkpoint, "--text", "ja? nein", "--seed", "3", *argv)
+    assert code == 0, errors
+    assert {name: calls[0].get(name) for name in options} == options
+    vaswani("translate", copier_checkpoint, "--text", "ja? nein")
+    assert not options.keys() & calls[1].keys()
+
+
+def test_long_texts_keep_their_lines(vaswani, copier_checkpoint):
+    text = "eins zwei, drei! ja? nein\n\n  der Hund größer."
+    assert vaswani("translate", copier_checkpoint, "--text", text, "--split_sentences")[1] == text + "\n"
+    assert vaswani("translate", copier_checkpoint, "--text", text, "--split_sentences", "--stream")[1] == text + "\n"
+
+
+def test_streams_show_words_as_they_come(vaswani, copier_checkpoint, monkeypatch):
+    shown = []
+    monkeypatch.setattr("vaswani_hf.translation.files._show", shown.append)
+    stdin = "die Straße nein\n\nja? Öl\n".encode()
+    assert vaswani("translate", copier_checkpoint, "--stream", stdin=stdin)[0] == 0
+    assert "".join(shown) == stdin.decode()
+    assert len([part for part in shown if part.strip()]) == 5
+
+
+def test_a_run_that_broke_off_is_continued(vaswani, copier_checkpoint, source, tmp_path):
+    output = tmp_path / "output"
+    argv = ("translate", copier_checkpoint, "--input", source, "--output", str(output), "--window", "4", "--json")
+    argv += ("--do_sample", "--num_beams", "1", "--seed", "5", "--repetition_guard", "false", "--temperature", "2.0")
+    assert vaswani(*argv)[0] == 0
+    whole = output.read_bytes()
+    lines = whole.split(b"\n")
+    code, _, errors = vaswani(*argv)
+    assert code == 1
+    assert errors.strip() == (
+        f"vaswani: `--output` must be a new file, but {output} exists; continue it with `--resume` or give another name."
+    )
+    for complete in (0, 1, 4, 6, 9, 10):
+        output.write_bytes(b"".join(line + b"\n" for line in lines[:complete]) + (lines[complete][:7]))
+        code, _, errors = vaswani(*argv, "--resume", *(["true"] if complete % 2 else []))
+        assert code == 0 and output.read_bytes() == whole
+        assert re.search(SPEED.format(10 - complete), errors)
+    output.write_bytes(whole + b"more\n")
+    code, _, errors = vaswani(*argv, "--resume")
+    assert code == 1 and "must not have more lines than" in errors
+    output.unlink()
+    assert vaswani(*argv, "--resume")[0] == 0 and output.read_bytes() == whole
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(vaswani, copier_checkpoint, tmp_path):
+    output = tmp_path / "output"
+    argv = ("translate", copier_checkpoint, "--output", str(output), "--input_format", "json")
+    assert vaswani(*argv, stdin=b"nothing\n")[0] == 1
+    assert not output.exists()
+    assert vaswani(*argv, "--window", "1", stdin=b'{"text": "ja?"}\nnothing\n')[0] == 1
+    assert output.read_text() == "ja?\n"
+
+
+def test_scores(vaswani, copier_checkpoint, copier, source, tmp_path):
+    target = tmp_path / "target"
+    target.write_text(TRANSLATED, encoding="utf-8")
+    options = ["--source", source, "--target", str(target), "--length_penalty", "0.6", "--length_penalty_type", "gnmt"]
+    code, out, errors = vaswani("score", copier_checkpoint, *options)
+    assert code == 0 and re.search(SPEED.format(10), errors)
+    expected = list(copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True))
+    for line, translation in zip(out.strip("\n").split("\n"), expected, strict=True):
+        log_prob, score, tokens = line.split("\t")
+        assert float(log_prob) == pytest.approx(translation.log_prob, abs=1e-4)
+        assert float(score) == pytest.approx(translation.score, abs=1e-4)
+        assert list(map(float, tokens.split())) == pytest.approx(translation.token_log_probs, abs=1e-4)
+    records = [
+        json.loads(line) for line in vaswani("score", copier_checkpoint, *options, "--json")[1].strip().split("\n")
+    ]
+    assert [record["alignment"] for record in records] == [translation.alignment for translation in expected]
+    assert [record["tokens"] for record in records] == [translation.tokens for translation in expected]
+
+
+def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path):
+    (tmp_path / "target").write_text("a\n")
+    code, out, errors = vaswani("score", copier_checkpoint, "--source", source, "--target", str(tmp_path / "target"))
+    assert (code, out) == (1, "")
+    expected = f"{source} and {tmp_path / 'target'} must have equally many lines, but have 10 and 1."
+    assert errors.strip() == f"vaswani: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--text", "a", "--input", "b"], "`--text` and `--input` must not both be given."),
+        (["--input", "nowhere"], "`--input` must be an existing file, but is nowhere."),
+        (["--output", "no/where"], "`--output` must be in an existing folder, but is no/where."),
+        (["--output", "x.gz"], "`--output` is written as it is and must not end in .gz, but is x.gz."),
+        (["--resume"], "`--resume` must come with `--output`, the file that is continued."),
+        (
+            ["--stream", "--json"],
+            "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time.",
+        ),
+        (
+            ["--stream", "--num_beams", "2"],
+            "`--stream` shows greedy search; it must come without more beams or translations of a text.",
+        ),
+        (["--length_penalty_type", "google"], '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
+        (
+            ["--ensemble", "./nowhere"],
+            "`ensemble` must be a checkpoint folder or user/name on the Hub, but is './nowhere'.",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(vaswani, copier_checkpoint, argv, message):
+    code, out, errors = vaswani("translate", copier_checkpoint, *argv, stdin=b"ja?\n")
+    assert (code, out) == (1, "")
+    assert errors.strip().split("\n")[-1] == f"vaswani: {message}"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ja?", "must be a JSON object, but begins with 'ja?'."),
+        ("[1]", "must be a JSON object, but begins with '[1]'."),
+        ("", "must be a JSON object, but begins with ''."),
+        ('{"txt": "a"}', "must have no other keys than text, target_prefix, must_contain, but has 'txt'."),
+        ("{}", "must have a string as `text`, and as `target_prefix` if there is one."),
+        (
+            '{"text": "a", "must_contain": ["b", " "]}',
+            "must have a list of phrases as `must_contain`, none of them empty.",
+        ),
+        ('{"text": "a", "must_contain": "b"}', "must have a list of phrases as `must_contain`, none of them empty."),
+    ],
+)
+def test_a_json_line_that_is_none_is_named_with_its_number(vaswani, copier_checkpoint, line, message):
+    stdin = b'{"text": "ja?"}\n' + line.encode() + b"\n"
+    code, _, errors = vaswani("translate", copier_checkpoint, "--input_format", "json", stdin=stdin)
+    assert code == 1
+    assert errors.strip().split("\n")[-1] == f"vaswani: Line 2 of standard input {message}"
+
+
+def test_an_unknown_device_is_named(capsys, copier_checkpoint):
+    assert main(["translate", copier_checkpoint, "--text", "a", "--device", "tpu9"]) == 1
+    assert "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'." in capsys.readouterr().err
+    assert main(["translate", copier_checkpoint, "--text", "a", "--device", "cuda", "--workers", "2"]) == 1
+    assert "`--workers` is for the CPU; with more than one leave out `--device`" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["translate", copier_checkpoint, "--workers", "0"])
+    assert "--workers: must be a positive integer, but is '0'" in capsys.readouterr().err
+
+
+# Several processes take seconds to start.
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are looked for in /proc")
+
+
+def processes_of(parent: int) -> list[int]:
+    """The children of a process."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(status[1]) == parent:
+            found.append(int(name))
+    return found
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process is alive and not the one that multiprocessing keeps for itself until the end."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@needs_proc
+def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_checkpoint):
+    read = []
+
+    def endless():
+        for i in count():
+            read.append(i)
+            yield Request(LINES[i % len(LINES)])
+
+    load = functools.partial(Translator.from_pretrained, copier_checkpoint, "cpu")
+    translations = translate_in_processes(load, endless(), TranslationOptions(window=5), num_workers=2)
+    assert list(islice(translations, 30)) == [line.strip() for line in LINES] * 3
+    assert len(read) <= 30 + 2 * 2 * 5 + 5
+    # One of them dies.
+    workers = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    with pytest.raises(ChildProcessError) as raised:
+        list(islice(translations, 100))
+    assert str(raised.value) == (
+        "A worker process has ended before its work (exit code -9); if memory has run out, use fewer `--workers` or a "
+        "smaller `--tokens_per_batch`."
+    )
+    assert not any(map(is_worker, workers))
+
+
+@pytest.fixture
+def long_run(copier_checkpoint, tmp_path):
+    """A command with two workers that has begun to write, on input that does not end."""
+    feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        command("translate", copier_checkpoint, "--workers", "2", "--window", "4"),
+        stdin=feeder.stdout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # What runs the tests may be deaf to Ctrl-C, as shells make what they start in the background.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    feeder.stdout.close()
+    try:
+        assert process.stdout.readline() == b"eins nein\n"
+        workers = [pid for pid in processes_of(process.pid) if is_worker(pid)]
+        assert len(workers) == 2
+        yield process, workers
+    finally:
+        feeder.kill()
+        feeder.wait()
+        process.kill()
+        process.wait()
+
+
+def ended(process, workers) -> str:
+    errors = process.communicate(timeout=60)[1].decode()
+    deadline = time.monotonic() + 10
+    while any(map(is_worker, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_worker, workers))
+    assert "Traceback" not in errors
+    return errors
+
+
+@needs_proc
+def test_ctrl_c_ends_all(long_run):
+    process, workers = long_run
+    # The workers leave it to the process that has started them.
+    for pid in workers:
+        os.kill(pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert all(map(is_worker, workers))
+    os.killpg(process.pid, signal.SIGINT)
+    errors = ended(process, workers)
+    assert process.returncode == 130
+    assert errors.strip() == "vaswani: interrupted"
+
+
+@needs_proc
+def test_a_broken_pipe_ends_all(long_run):
+    process, workers = long_run
+    process.stdout.close()
+    process.stdout = None
+    errors = ended(process, workers)
+    assert (process.returncode, errors) == (1, "")
+
+
+def test_what_is_there_already_is_never_cut_off(vaswani, copier_checkpoint, tmp_path):
+    source, other = tmp_path / "source", tmp_path / "link"
+    source.write_text("eins\nohne Ende", encoding="utf-8")
+    other.symlink_to(source)
+    for output in (source, other):
+        code, _, errors = vaswani(
+            "translate", copier_checkpoint, "--input", str(source), "--output", str(output), "--resume"
+        )
+        assert code == 1
+        assert errors == f"vaswani: `--output` must be another file than `--input`, but both are {output}.\n"
+    longer = tmp_path / "longer"
+    longer.write_text("a\nb\nc\nd", encoding="utf-8")
+    code, _, errors = vaswani(
+        "translate", copier_checkpoint, "--input", str(source), "--output", str(longer), "--resume"
+    )
+    assert code == 1 and "must not have more lines" in errors
+    assert longer.read_text(encoding="utf-8") == "a\nb\nc\nd"
+    assert source.read_text(encoding="utf-8") == "eins\nohne Ende"
+    code, _, errors = vaswani("translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume")
+    assert (code, errors) == (1, "vaswani: `--resume` continues a file and must come without `--text`.\n")

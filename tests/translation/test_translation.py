@@ -1,0 +1,362 @@
+"""Translating streams: order, windows, over-long lines, constraints, records, loops, ensembles; evaluation."""
+
+import io
+import json
+import subprocess
+import sys
+from itertools import count, islice
+
+import pytest
+import sacrebleu
+import torch
+from transformers import set_seed
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.cli import main
+from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
+from vaswani_hf.model.repetition_vaswani import is_loop
+from vaswani_hf.model.scoring_vaswani import Hypothesis
+from vaswani_hf.translation.translator import Request, TranslationOptions, Translator, batches_by_length
+
+LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    set_seed(0)
+    tokenizer = train_tokenizer(["one two three four five", "eins zwei drei vier"], 280, model_max_length=40)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        # A tied random model repeats its input token.
+        tie_word_embeddings=False,
+    )
+    model = VaswaniForSeq2SeqLM(config).eval()
+    # The source decides more than in other random models, so that translations differ.
+    with torch.no_grad():
+        model.model.decoder.layers[0].encoder_attn.out_proj.weight.mul_(10)
+    return Translator(model, tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    translator.model.save_pretrained(folder)
+    save_tokenizers(translator.source_tokenizer, translator.target_tokenizer, folder)
+    return str(folder)
+
+
+def alone(translator, line):
+    inputs = translator.source_tokenizer(line, return_tensors="pt")
+    output = translator.model.generate(**inputs, max_new_tokens=8)
+    return " ".join(translator.target_tokenizer.decode(output[0], skip_special_tokens=True).split("\n"))
+
+
+def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
+    expected = [alone(translator, line) if line.strip() else "" for line in LINES]
+    assert len(set(expected)) > 2
+    for window, budget in ((1, 4096), (2, 20), (100, 50), (100, 4096)):
+        # An untrained model says the same over and over.
+        settings = {"window": window, "tokens_per_batch": budget, "repetition_guard": False, "max_new_tokens": 8}
+        assert list(translator.translate(LINES, **settings)) == expected
+
+
+def test_no_more_lines_are_read_than_the_window_holds(translator):
+    read = []
+    translations = translator.translate((read.append(line) or line for line in LINES), window=2, max_new_tokens=2)
+    next(translations)
+    assert len(read) == 2
+
+
+def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
+    line = " ".join(["three", "four"] * 40)
+    segments, separators = translator.segments(Request(line), 7, TranslationOptions())
+    assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
+    assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
+    assert [segment.text for segment in segments] == [
+        translator.source_tokenizer.decode(segment.token_ids, skip_special_tokens=True) for segment in segments
+    ]
+    assert " ".join(segment.text.strip() for segment in segments) == line
+    with caplog.at_level("WARNING"):
+        translation = list(translator.translate([line, "one"], max_new_tokens=4))
+    assert len(translation) == 2
+    assert translation[0] == " ".join(
+        translator.generate_batch([segment], max_new_tokens=4)[0][0].text for segment in segments
+    )
+
+
+def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
+    segments, _ = translator.segments(Request("x" * 500), 1, TranslationOptions())
+    assert max(len(segment.token_ids) for segment in segments) == 40
+    ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
+    assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
+
+
+class Looper(Translator):
+    """Says the same until it is told not to repeat itself."""
+
+    def generate_batch(self, segments, **generate_kwargs):
+        self.calls.append(([segment.text for segment in segments], generate_kwargs))
+        size = generate_kwargs.get("no_repeat_ngram_size", 99)
+        texts = [" ".join(["eins"] * min(size, 9)) if "one" in segment.text else "zwei" for segment in segments]
+        return [[Hypothesis([5, 2], 0, text)] for text in texts]
+
+
+@pytest.fixture
+def looper(translator):
+    looper = Looper(translator.model, translator.source_tokenizer, translator.target_tokenizer)
+    looper.calls = []
+    return looper
+
+
+def test_loops_are_translated_once_more_and_nothing_else_is(looper):
+    long = "two one a b c d e f g h i j"
+    lines = ["two", "one", "", long]
+    assert list(looper.translate(lines, num_beams=2)) == ["zwei", "eins eins", "", "eins eins eins"]
+    assert (["one"], {"num_beams": 2, "no_repeat_ngram_size": 2}) in looper.calls
+    assert ([long], {"num_beams": 2, "no_repeat_ngram_size": 3}) in looper.calls
+    assert len(looper.calls) == 3
+
+
+def test_the_guard_can_be_left_out_and_knows_good_reasons(looper):
+    assert list(looper.translate(["one"], repetition_guard=False)) == [" ".join(["eins"] * 9)]
+    # What the source, the prefix or a phrase repeats may be repeated.
+    assert list(looper.translate(["one one one one one"])) == [" ".join(["eins"] * 9)]
+    assert list(looper.translate(["one"], target_prefixes=["eins " * 5])) == [" ".join(["eins"] * 9)]
+    assert list(looper.translate(["one"], must_contain=[["eins " * 5]])) == [" ".join(["eins"] * 9)]
+    assert len(looper.calls) == 4
+
+
+def test_a_loop_that_stays_stays_as_it_was(looper, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.translation.translator.ngram_size_without_loops", lambda source: 5)
+    assert list(looper.translate(["one"])) == [" ".join(["eins"] * 9)]
+    assert len(looper.calls) == 2
+
+
+def test_the_guard_changes_loops_only_of_a_real_model(translator):
+    plain = list(translator.translate(LINES, repetition_guard=False, max_new_tokens=40, num_beams=2))
+    guarded = list(translator.translate(LINES, max_new_tokens=40, num_beams=2))
+    remedied = list(translator.translate(LINES, max_new_tokens=40, num_beams=2, no_repeat_ngram_size=2))
+    loops = [is_loop(text, line) for text, line in zip(plain, LINES, strict=True)]
+    assert any(loops) and not all(loops)
+    expected = [b if loop else a for a, b, loop in zip(plain, remedied, loops, strict=True)]
+    assert guarded == expected
+
+
+def test_long_texts_are_translated_sentence_by_sentence(copier):
+    text = "  eins zwei, drei! ja? nein\n\n der Hund größer.\n"
+    assert list(copier.translate([text, "", " \n"], split_sentences=True)) == [text, "", " \n"]
+    sentences = ["eins zwei, drei!", "ja?", "nein", "der Hund größer."]
+    settings = {"return_alignments": True, "num_beams": 2, "num_return_sequences": 2}
+    (whole,) = copier.translate([text], split_sentences=True, **settings)
+    parts = list(copier.translate(sentences, **settings))
+    assert whole.text == text
+    assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
+    assert [word.word for word in whole.words] == text.split()
+    assert whole.alignment == " ".join(f"{i}-{i}" for i in range(8))
+    assert whole.token_log_probs == pytest.approx([x for part in parts for x in part.token_log_probs], abs=1e-4)
+    (other,) = whole.alternatives
+    others = [part.alternatives[0].text for part in parts]
+    assert other.text.split() == " ".join(others).split()
+
+
+def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
+    request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
+    segments, _ = copier.segments(request, 1, TranslationOptions(split_sentences=True))
+    assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
+    assert [bool(segment.prefix) for segment in segments] == [True, False, False]
+    assert [len(segment.phrases) for segment in segments] == [0, 1, 1]
+    (translation,) = copier.translate(
+        [request.text], target_prefixes=["Mr."], must_contain=[["Straße"]], split_sentences=True, num_beams=4
+    )
+    assert translation.startswith("Mr.") and "Straße" in translation
+
+
+def test_alignments_of_a_text_in_pieces_count_words_of_the_text(copier):
+    line = " ".join(["eins nein"] * 20)
+    (translation,) = copier.translate([line], return_alignments=True, repetition_guard=False)
+    pairs = [tuple(map(int, pair.split("-"))) for pair in translation.alignment.split()]
+    assert [target for _, target in pairs] == list(range(len(translation.words)))
+    assert max(source for source, _ in pairs) >= 30
+
+
+def test_records_come_where_they_are_asked_for(copier):
+    plain, scored = next(copier.translate(["ja?"])), next(copier.translate(["ja?"], return_scores=True))
+    assert (plain, scored.text, scored.alignment, scored.alternatives) == ("ja?", "ja?", None, None)
+    assert next(copier.translate(["ja?"], return_alignments=True)).alignment == "0-0"
+    several = next(copier.translate(["ja?"], num_beams=3, num_return_sequences=3))
+    assert len(several.alternatives) == 2 and several.score > several.alternatives[0].score
+    empty = next(copier.translate([""], num_beams=2, num_return_sequences=2, return_alignments=True))
+    assert (empty.text, empty.confidence, empty.alignment, len(empty.alternatives)) == ("", 1.0, "", 1)
+
+
+def test_a_seed_draws_the_same_wherever_the_windows_begin(translator):
+    settings = {"do_sample": True, "seed": 3, "window": 2, "max_new_tokens": 8, "num_beams": 1}
+    lines = ["one two", "three", "four", "five one"]
+    drawn = list(translator.translate(lines, **settings))
+    assert (
+        drawn
+        == list(translator.translate(lines, **settings))
+        != list(translator.translate(lines, **{**settings, "seed": 4}))
+    )
+    assert len(set(translator.translate(["one"] * 6, **settings))) > 2
+    requests = [Request(line) for line in lines]
+    assert list(translator.translate_requests(requests[2:], TranslationOptions.of(**settings), 3)) == drawn[2:]
+
+
+def test_endless_input_is_translated_as_it_comes(copier):
+    lines = (f"eins {'ja? ' * (i % 3)}" for i in count())
+    translations = copier.translate(lines, window=5, split_sentences=True)
+    assert len(list(islice(translations, 12))) == 12
+    assert next(lines).startswith("eins")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_prefixes": ["a"]}, "`target_prefixes` must hold one entry per line, but ends before line 2."),
+        ({"must_contain": [[]] * 3}, "`must_contain` must hold one entry per line, but has more than the 2 lines."),
+        (
+            {"must_contain": ["ab", None]},
+            "`must_contain` must hold a list of phrases per line, but for line 1 it is a str.",
+        ),
+        ({"window": 0}, "`window` must be a positive integer, but is 0."),
+        (
+            {"must_contain": [None, [" "]]},
+            "A phrase of `must_contain` must have at least one character, but one is empty.",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_lines_is_named(copier, options, message):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        list(copier.translate(["ja?", "nein"], **options))
+    assert str(raised.value) == message
+
+
+def test_an_ensemble_has_one_vocabulary(copier_checkpoint, checkpoint):
+    both = Translator.from_pretrained(copier_checkpoint, "cpu", ensemble=[copier_checkpoint])
+    assert list(both.translate(["eins ja?"])) == ["eins ja?"]
+    with pytest.raises(ValueError) as raised:
+        Translator.from_pretrained(copier_checkpoint, "cpu", ensemble=[checkpoint])
+    assert str(raised.value) == (
+        f"`ensemble` must hold checkpoints with the vocabulary of '{copier_checkpoint}', but '{checkpoint}' has another "
+        "one (320 and 280 entries)."
+    )
+
+
+def test_batches_hold_each_piece_once_within_the_budget():
+    pieces = [[0] * length for length in (3, 9, 1, 4, 4, 20)]
+    batches = list(batches_by_length(pieces, 10))
+    assert sorted(i for batch in batches for i in batch) == list(range(6))
+    assert batches[0] == [5]
+    assert all(len(b) == 1 or len(b) * max(len(pieces[i]) for i in b) <= 10 for b in batches)
+
+
+def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
+    sources, references = ["one two", "three"], ["eins zwei", "drei "]
+    results = evaluate_translator(translator, sources, references, max_new_tokens=5)
+    expected = sacrebleu.BLEU().corpus_score(results["translations"], [["eins zwei", "drei"]])
+    assert results["bleu"] == pytest.approx(expected.score)
+    nats = tokens = 0
+    for source, target in zip(sources, references, strict=True):
+        inputs = translator.source_tokenizer(source, return_tensors="pt")
+        labels = translator.target_tokenizer(text_target=target.strip(), return_tensors="pt")["input_ids"]
+        nats += translator.model(**inputs, labels=labels).loss.item() * labels.numel()
+        tokens += labels.numel()
+    assert results["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert results["perplexity"] == pytest.approx(perplexity(nats / tokens), rel=1e-5)
+
+
+def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_alone(translator):
+    batch = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 2, -100]])}
+    expected = translator.model(**batch).loss.item() * 3
+    translator.model.config.label_smoothing = 0.5
+    translator.model.train()
+    assert negative_log_likelihood(translator.model, [batch]) == (pytest.approx(expected, rel=1e-6), 3)
+    assert translator.model.training
+    translator.model.eval()
+    translator.model.config.label_smoothing = 0.0
+
+
+def run_main(monkeypatch, capfdbinary, argv, stdin=b""):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+    code = main(argv)
+    sys.stdout.flush()
+    out, errors = capfdbinary.readouterr()
+    return code, out.decode(), errors.decode()
+
+
+def test_translate_reads_standard_input_and_keeps_odd_characters_in_their_line(monkeypatch, capfdbinary, checkpoint):
+    stdin = "one\u2028two\n\nthree\r\nfour".encode() + b" \xff\n"
+    code, out, errors = run_main(
+        monkeypatch, capfdbinary, ["translate", checkpoint, "--max_new_tokens", "3", "--device", "cpu"], stdin
+    )
+    assert code == 0
+    assert len(out.split("\n")) == 5
+    assert out.split("\n")[1] == ""
+
+
+def test_translate_one_text(monkeypatch, capfdbinary, checkpoint, translator):
+    argv = ["translate", checkpoint, "--text", "one two three", "--max_new_tokens", "8", "--device", "cpu"]
+    assert run_main(monkeypatch, capfdbinary, argv)[1] == alone(translator, "one two three") + "\n"
+
+
+def test_evaluate_prints_signatures_or_json(monkeypatch, capfdbinary, checkpoint, tmp_path):
+    (tmp_path / "s").write_text("one two\nthree\n")
+    (tmp_path / "r").write_text("eins zwei\ndrei\n")
+    files = ["--source", str(tmp_path / "s"), "--reference", str(tmp_path / "r"), "--max_new_tokens", "4"]
+    code, out, _ = run_main(monkeypatch, capfdbinary, ["evaluate", checkpoint, *files, "--lowercase"])
+    assert code == 0
+    assert "case:lc|eff:no|tok:13a" in out and "sentences/s" in out
+    options = ["--json", "--tokenize", "none", "--output", str(tmp_path / "o")]
+    code, out, _ = run_main(monkeypatch, capfdbinary, ["evaluate", checkpoint, *files, *options])
+    assert "tok:none" in json.loads(out)["bleu_signature"]
+    assert len((tmp_path / "o").read_text().split("\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["train", "no.yaml"], "The recipe 'no.yaml' cannot be read: No such file or directory."),
+        (["train", "configuration/numbers.yaml", "--max_stepz", "3"], "the nearest key is `--max_steps`."),
+        (["evaluate", "nowhere", "--source", "no.en", "--reference", "no.de"], "no.en"),
+        (["translate", "./nowhere", "--text", "x"], "./nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_an_exit_code(monkeypatch, capfdbinary, argv, expected):
+    code, out, errors = run_main(monkeypatch, capfdbinary, argv)
+    assert code == 1
+    assert out == ""
+    last = errors.strip().split("\n")[-1]
+    assert last.startswith("vaswani: ") and expected in last
+    assert "Traceback" not in errors
+
+
+def test_misaligned_evaluation_names_both_files_and_counts(monkeypatch, capfdbinary, checkpoint, tmp_path):
+    (tmp_path / "s").write_text("one\ntwo\n")
+    (tmp_path / "r").write_text("eins\n")
+    files = ["--source", str(tmp_path / "s"), "--reference", str(tmp_path / "r")]
+    code, _, errors = run_main(monkeypatch, capfdbinary, ["evaluate", checkpoint, *files])
+    assert code == 1
+    expected = f"vaswani: {tmp_path / 's'} and {tmp_path / 'r'} must have equally many lines, but have 2 and 1."
+    assert errors.strip().split("\n")[-1] == expected
+
+
+def test_a_reader_that_has_enough_gets_no_traceback(checkpoint):
+    process = subprocess.run(
+        f"yes one | head -3000 | {sys.executable} -m vaswani_hf.cli translate {checkpoint} --window 10 "
+        "--max_new_tokens 2 | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.stdout.count("\n") == 1
+    assert "Traceback" not in process.stderr and "BrokenPipe" not in process.stderr

@@ -1,0 +1,1 @@
+"""Checkpoints on disk and on the Hub: names of files, loading, tokenizers."""

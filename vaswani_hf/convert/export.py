@@ -1,0 +1,115 @@
+"""Writing a checkpoint for other libraries: MarianMT, CTranslate2 and ONNX."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.loading import checkpoint_folder, load_model
+from ..checkpoint.tokenizers import load_tokenizers
+
+FORMATS = ("marian", "ctranslate2", "onnx")
+QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16")
+# What a format needs beside the package; its extra, which has its name, brings that.
+LIBRARIES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript")}
+
+
+def export(
+    model_name_or_path: str | os.PathLike, output: str | os.PathLike, format: str, quantization: str | None = None
+) -> str:
+    """Write a checkpoint in another format, and compare what was written with the checkpoint.
+
+    Args:
+        model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
+        output (str or PathLike): A folder that is new or empty; it is there when all is written and compared, or not.
+        format (str): "marian", "ctranslate2" or "onnx".
+        quantization (str, optional): "int8", "int16", "float16" or "bfloat16", for CTranslate2; the checkpoint's
+            dtype by default.
+
+    Returns:
+        str: One line: the largest difference between what was written and the checkpoint on sample inputs.
+
+    Raises:
+        ValueError: If an argument is not possible, a library is missing, the model is no Vaswani model or has a field
+            that the format cannot express, or what was written computes something else.
+    """
+    _check_arguments(format, quantization)
+    with _new_folder(Path(output)) as folder:
+        model, tokenizers = _load(model_name_or_path, needs_tokenizers=format == "ctranslate2")
+        if format == "marian":
+            from .marian import export_marian
+
+            return export_marian(model, tokenizers, folder)
+        if format == "ctranslate2":
+            from .ctranslate2 import export_ctranslate2
+
+            return export_ctranslate2(model, tokenizers, folder, quantization)
+        from .onnx import export_onnx
+
+        return export_onnx(model, tokenizers, folder)
+
+
+def _check_arguments(format: str, quantization: str | None) -> None:
+    if format not in FORMATS:
+        raise ValueError(f'`format` must be "marian", "ctranslate2" or "onnx", but is {format!r}.')
+    if quantization is not None and format != "ctranslate2":
+        raise ValueError(f'`quantization` is for the format "ctranslate2", but is {quantization!r} with "{format}".')
+    if quantization is not None and quantization not in QUANTIZATIONS:
+        raise ValueError(
+            f'`quantization` must be "int8", "int16", "float16" or "bfloat16", but is {quantization!r}; leave it out '
+            "for the checkpoint's dtype."
+        )
+    require(format)
+
+
+def require(format: str) -> None:
+    """Make sure that the libraries of a format are there.
+
+    Args:
+        format (str): One of `FORMATS`.
+
+    Raises:
+        ValueError: If they are not, with the command that installs them.
+    """
+    if any(find_spec(name) is None for name in LIBRARIES.get(format, ())):
+        raise ValueError(
+            f"The format {format!r} needs more libraries; `pip install vaswani_hf[{format}]` brings them."
+        )
+
+
+def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
+    """The model in eval mode, and the tokenizers; None where a folder has none and none is needed.
+
+    Raises:
+        ValueError: If there is no such model, it is damaged or no Vaswani model, or has no tokenizer and needs one.
+    """
+    folder = checkpoint_folder(model_name_or_path)
+    model = load_model(folder, model_name_or_path)
+    is_bare = not (folder / "tokenizer.json").exists()
+    return model, None if is_bare and not needs_tokenizers else load_tokenizers(folder)
+
+
+@contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """A folder beside `output` that takes its place when all has gone well, and is gone when not.
+
+    Yields:
+        Path: The folder to write to.
+
+    Raises:
+        ValueError: If there is something at `output`.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"`output` must be a new or empty folder, but '{output}' exists; give another name.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = output.parent / f".{output.name}.{os.getpid()}"
+    try:
+        yield folder
+        if output.exists():
+            output.rmdir()
+        folder.rename(output)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

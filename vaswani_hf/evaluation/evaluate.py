@@ -1,0 +1,136 @@
+"""Scoring a model: perplexity of references, and BLEU and chrF of translations with their signatures."""
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from ..data.batching import PairCollator
+from ..translation.translator import Translator, batches_by_length
+from .metric import score_translations
+
+logger = logging.get_logger(__name__)
+
+
+@torch.inference_mode()
+def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]) -> tuple[float, int]:
+    """The summed negative log-likelihood of labels, never smoothed, and their number.
+
+    Args:
+        model (PreTrainedModel): A sequence-to-sequence model; its mode is left as it was.
+        batches (Iterable): Inputs with `labels` [B, T] int64, -100 where there is none.
+
+    Returns:
+        tuple: Nats over all labels (float) and the number of labels (tokens). exp(nats / tokens) is the perplexity.
+    """
+    was_training = model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    for batch in batches:
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        total += model(**batch, num_items_in_batch=1).loss.item()
+        tokens += int((batch["labels"] != -100).sum())
+    model.train(was_training)
+    return total, tokens
+
+
+def perplexity(loss: float) -> float:
+    """The perplexity per token of a loss in nats per token; infinite where it overflows.
+
+    Args:
+        loss (float): Nats per token.
+
+    Returns:
+        float: exp(loss).
+    """
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def evaluate_translator(
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    tokens_per_batch: int = 4096,
+    **generate_kwargs: Any,
+) -> dict[str, Any]:
+    """Translate and score.
+
+    Args:
+        translator (Translator): The model and its tokenizers.
+        sources (list): Sentences.
+        references (list): Their translations.
+        tokenize (str): sacreBLEU's tokenizer.
+        lowercase (bool): Compare without case.
+        tokens_per_batch (int): Source positions of a batch, padding included (tokens).
+        **generate_kwargs: Passed to `generate`.
+
+    Returns:
+        dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
+        over the pairs that are not longer than the model takes (None if there is none of them), `seconds`, `sentences_per_second`, `sentences`, and the list `translations`.
+
+    Raises:
+        ValueError: If there are no sentences or not as many references.
+    """
+    if len(sources) != len(references):
+        raise ValueError(
+            f"There must be one reference per source sentence, but there are {len(sources)} sources and "
+            f"{len(references)} references."
+        )
+    if not sources:
+        raise ValueError("There must be at least one sentence to evaluate, but there is none.")
+    start = time.perf_counter()
+    # What is scored is the search itself.
+    translated = translator.translate(
+        sources, tokens_per_batch=tokens_per_batch, repetition_guard=False, **generate_kwargs
+    )
+    translations = list(_with_progress(translated, len(sources)))
+    seconds = time.perf_counter() - start
+    nats, tokens = negative_log_likelihood(
+        translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
+    )
+    # A corpus line may end in spaces, which are no part of the sentence.
+    scores = score_translations(translations, [r.strip() for r in references], tokenize=tokenize, lowercase=lowercase)
+    return {
+        **scores,
+        # None where every pair is longer than the model takes.
+        "loss": nats / tokens if tokens else None,
+        "perplexity": perplexity(nats / tokens) if tokens else None,
+        "sentences": len(sources),
+        "seconds": seconds,
+        "sentences_per_second": len(sources) / seconds,
+        "translations": translations,
+    }
+
+
+def _with_progress(items: Iterable[str], total: int) -> Iterable[str]:
+    from tqdm.auto import tqdm
+
+    # disable=None: no bar where stderr is no terminal.
+    return tqdm(items, total=total, unit=" sentences", desc="translating", disable=None, leave=False)
+
+
+def _reference_batches(
+    translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
+) -> Iterable[dict[str, torch.Tensor]]:
+    limit = translator.max_length
+    examples = []
+    for source, target in zip(sources, references, strict=True):
+        input_ids = translator.source_tokenizer(source.strip(), verbose=False)["input_ids"]
+        labels = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
+        if max(len(input_ids), len(labels)) <= limit:
+            examples.append({"input_ids": input_ids, "labels": labels})
+    if len(examples) < len(sources):
+        logger.warning(
+            f"{len(sources) - len(examples)} pairs longer than {limit} tokens are left out of the perplexity."
+        )
+    collator = PairCollator(translator.source_tokenizer.pad_token_id)
+    lengths = [example["input_ids"] + example["labels"] for example in examples]
+    for batch in batches_by_length(lengths, 2 * tokens_per_batch):
+        yield collator([examples[i] for i in batch])

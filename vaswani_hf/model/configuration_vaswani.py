@@ -1,0 +1,416 @@
+"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need"."""
+
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.utils import is_torch_available, logging
+
+from .repository_vaswani import AUTO_MAP, CUSTOM_PIPELINES
+
+logger = logging.get_logger(__name__)
+
+# What transformers, older transformers and PEFT store in a config.json beside the fields of its class.
+STORED_BY_TRANSFORMERS = frozenset(
+    """
+    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan cross_attention_hidden_size
+    custom_pipelines experts_implementation finetuning_task is_decoder model_type name_or_path num_labels
+    output_attentions per_layer_config prefix pruned_heads quantization_config sep_token_id task_specific_params
+    tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype torchscript use_bfloat16
+    """.split()
+)
+
+
+_MAPS = ("auto_map", "custom_pipelines")
+
+# Where a checkpoint with two vocabularies keeps the tokenizer of the target language.
+TARGET_FOLDER = "target_tokenizer"
+
+# The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
+PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
+
+
+def package_part(name: str, argument: str) -> Any:
+    """A part of the package that does not travel with a checkpoint.
+
+    Args:
+        name (str): A key of `PACKAGE_PARTS`.
+        argument (str): The argument that needs it, for the message.
+
+    Returns:
+        Any: The class or function.
+
+    Raises:
+        ModuleNotFoundError: If the package is not imported, because the code came with a checkpoint.
+    """
+    if name not in PACKAGE_PARTS:
+        raise ModuleNotFoundError(
+            f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
+            "vaswani_hf` and `import vaswani_hf`, or leave it out."
+        )
+    return PACKAGE_PARTS[name]()
+
+
+def nearest_name(name: Any, known: Iterable[str]) -> str:
+    """The known name that is spelt most like another one.
+
+    Args:
+        name (Any): A name that nobody knows.
+        known (Iterable): At least one name.
+    """
+    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
+
+
+def eos_token_ids(config: Any) -> list[int]:
+    """The ids of the tokens that end a translation, as a list, which is empty where there is none.
+
+    Args:
+        config (VaswaniConfig or GenerationConfig): `eos_token_id` is an id, a list of ids or None.
+    """
+    eos = config.eos_token_id
+    return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
+
+
+def decoder_start_token_id(config: Any) -> int | None:
+    """The id of the token that the decoder starts from: `decoder_start_token_id`, or else `bos_token_id`.
+
+    Args:
+        config (VaswaniConfig or GenerationConfig): The config of any sequence-to-sequence model.
+    """
+    start = config.decoder_start_token_id
+    return config.bos_token_id if start is None else start
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive_int(value: Any) -> bool:
+    return _is_int(value) and value > 0
+
+
+def _is_positive_int_or_none(value: Any) -> bool:
+    return value is None or _is_positive_int(value)
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _is_positive_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_token_id(value: Any) -> bool:
+    return value is None or (_is_int(value) and value >= 0)
+
+
+def _is_token_id_or_list(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return len(value) > 0 and all(_is_int(item) and item >= 0 for item in value)
+    return _is_token_id(value)
+
+
+def _is_activation(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    if not is_torch_available():
+        return True
+    from transformers.activations import ACT2FN
+
+    return value in ACT2FN
+
+
+def _is_one_of(*choices: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in choices
+
+
+_POSITIVE_INT = (_is_positive_int, "a positive integer")
+_POSITIVE_INT_OR_NONE = (_is_positive_int_or_none, "a positive integer or None")
+_RATE = (_is_rate, "a number from 0 up to, but not including, 1")
+_BOOL = (_is_bool, "True or False")
+_TOKEN_ID = (_is_token_id, "a token id (an integer of 0 or more) or None")
+
+# One row per field: the test, and the words that follow "must be".
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "vocab_size": _POSITIVE_INT,
+    "decoder_vocab_size": _POSITIVE_INT_OR_NONE,
+    "d_model": _POSITIVE_INT,
+    "d_k": _POSITIVE_INT_OR_NONE,
+    "d_v": _POSITIVE_INT_OR_NONE,
+    "encoder_layers": _POSITIVE_INT,
+    "decoder_layers": _POSITIVE_INT,
+    "encoder_attention_heads": _POSITIVE_INT,
+    "decoder_attention_heads": _POSITIVE_INT,
+    "encoder_ffn_dim": _POSITIVE_INT,
+    "decoder_ffn_dim": _POSITIVE_INT,
+    "max_position_embeddings": _POSITIVE_INT,
+    "dropout": _RATE,
+    "attention_dropout": _RATE,
+    "activation_dropout": _RATE,
+    "label_smoothing": _RATE,
+    "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
+    "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
+    "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+    "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "layer_norm_eps": (_is_positive_number, "a positive number"),
+    "attention_bias": _BOOL,
+    "scale_embedding": _BOOL,
+    "share_encoder_decoder_embeddings": _BOOL,
+    "tie_word_embeddings": _BOOL,
+    "use_cache": _BOOL,
+    "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
+    "bos_token_id": _TOKEN_ID,
+    "pad_token_id": _TOKEN_ID,
+    "eos_token_id": (_is_token_id_or_list, "a token id (an integer of 0 or more), a list of them or None"),
+    "decoder_start_token_id": _TOKEN_ID,
+}
+
+
+class VaswaniConfig(PreTrainedConfig):
+    """The shape of a [`VaswaniModel`]; the defaults are the paper's base model (Section 3 and Table 3, row "base").
+
+    Fields are named as in MarianMT and BART where those have them, and as in the paper where they do not. Each field
+    is checked when it is given or assigned, the fields together when the config or a model is made.
+
+    Args:
+        vocab_size (int): Number of classes of the source vocabulary; of both, where the embeddings are shared (tokens).
+        decoder_vocab_size (int, optional): Classes of the target vocabulary; `vocab_size` by default (tokens).
+        d_model (int): Width D of embeddings, sub-layer outputs and residuals (Section 3.1).
+        encoder_layers (int): Number N of encoder layers (Section 3.1).
+        decoder_layers (int): Number N of decoder layers (Section 3.1).
+        encoder_attention_heads (int): Heads h of the encoder's self-attention (Section 3.2.2).
+        decoder_attention_heads (int): Heads h of the decoder's self-attention and cross-attention (Section 3.2.2).
+        encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
+        decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
+        d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by
+            the heads by default; None in the config where encoder and decoder differ in that.
+        d_v (int, optional): Width of a head's values, with the same default (Section 3.2.2, Table 3 row A).
+        dropout (float): Rate on sub-layer outputs and on the sums of embeddings and positions (Section 5.4).
+        attention_dropout (float): Rate on attention weights. Differs from the paper when above 0: it has none there.
+        activation_dropout (float): Rate after the activation. Differs from the paper when above 0: it has none there.
+        activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
+        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x + Sublayer(LayerNorm(x)) with a
+            LayerNorm at the end of each stack; differs from the paper because deep stacks train more steadily so.
+        layer_norm_eps (float): Added to the variance by LayerNorm. The paper gives none; tensor2tensor has 1e-6.
+        position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
+        max_position_embeddings (int): Rows of the learned position tables (tokens); without effect on sinusoids.
+        scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
+        share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
+        tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
+        attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
+        label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1,
+            the default is 0 so that `loss` is the plain cross-entropy.
+        label_smoothing_form (str): "t2t": the reference gets 1-e, each other class e/(V-1), as in tensor2tensor;
+            "torch": e/V goes to every class, the reference included, as in PyTorch.
+        use_cache (bool): Keep keys and values while decoding.
+        bos_token_id (int, optional): `<s>`.
+        pad_token_id (int, optional): `<pad>`.
+        eos_token_id (int or list, optional): `</s>`.
+        decoder_start_token_id (int, optional): What decoding starts from; `<s>` by default.
+
+    Raises:
+        ValueError: If a field, or a combination of fields, is not possible, or a keyword is no field.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig
+        >>> VaswaniConfig(d_model=256, encoder_attention_heads=4, decoder_attention_heads=4).d_k
+        64
+    """
+
+    model_type = "vaswani"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    norm_position: str = "post"
+    layer_norm_eps: float = 1e-5
+    position_embedding: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    attention_bias: bool = False
+    label_smoothing: float | int = 0.0
+    label_smoothing_form: str = "t2t"
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        rule = _RULES.get(self.attribute_map.get(name, name))
+        if rule is not None and not rule[0](value):
+            raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
+        if name == "decoder_vocab_size" and value is None:
+            value = self.vocab_size
+        # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
+        if name == "vocab_size" and self.share_encoder_decoder_embeddings and self.decoder_vocab_size is not None:
+            super().__setattr__("decoder_vocab_size", value)
+        super().__setattr__(name, value)
+
+    def __post_init__(self, **kwargs):
+        _refuse_unknown(kwargs)
+        for alias, field in self.attribute_map.items():
+            if alias in kwargs:
+                setattr(self, field, kwargs.pop(alias))
+        if self.encoder_attention_heads == self.decoder_attention_heads:
+            self._fill_head_widths()
+        super().__post_init__(**kwargs)
+        self.validate_architecture()
+
+    def _fill_head_widths(self) -> None:
+        for name in ("d_k", "d_v"):
+            if getattr(self, name) is None and self.d_model % self.encoder_attention_heads == 0:
+                setattr(self, name, self.d_model // self.encoder_attention_heads)
+
+    def validate_architecture(self) -> None:
+        """Check the fields together; the model checks again, since fields may be assigned in between.
+
+        Raises:
+            ValueError: If two fields contradict each other.
+        """
+        for stack in ("encoder", "decoder"):
+            heads = getattr(self, f"{stack}_attention_heads")
+            if None in (self.d_k, self.d_v) and self.d_model % heads:
+                raise ValueError(
+                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are given, "
+                    f"but {self.d_model} is no multiple of {heads}."
+                )
+        if self.position_embedding == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
+                'take an even width or `position_embedding="learned"`.'
+            )
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is "
+                f"{self.decoder_vocab_size} and not {self.vocab_size}; for two vocabularies set "
+                "`share_encoder_decoder_embeddings=False`."
+            )
+        self._validate_token_ids()
+
+    def _validate_token_ids(self) -> None:
+        ids = [("eos_token_id", i) for i in eos_token_ids(self)]
+        ids += [(name, getattr(self, name)) for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id")]
+        for name, token_id in ids:
+            if token_id is not None and token_id >= self.decoder_vocab_size:  # type: ignore[operator]
+                raise ValueError(
+                    f"`{name}` must be smaller than the target vocabulary of {self.decoder_vocab_size} classes, "
+                    f"but is {token_id}."
+                )
+        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
+            raise ValueError(
+                f"`pad_token_id` must be smaller than the source vocabulary of {self.vocab_size} classes, "
+                f"but is {self.pad_token_id}."
+            )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
+
+        Args:
+            config_dict (dict): Fields by name. What is no field is refused, or ignored with a warning where
+                transformers wrote the file.
+            **kwargs: Fields that replace those of `config_dict`; `return_unused_kwargs` as in transformers.
+
+        Returns:
+            VaswaniConfig: The config, with the unused keyword arguments beside it where those are asked for.
+
+        Raises:
+            ValueError: If a keyword argument that nobody else receives is all but the name of a field.
+        """
+        # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
+        if not kwargs.get("return_unused_kwargs", False):
+            names = _field_names()
+            _refuse_unknown({key: None for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)})
+        # A file that transformers wrote may hold what its other versions and other tools have added to it.
+        if "transformers_version" in config_dict:
+            unknown = _unknown(config_dict)
+            for message in unknown.values():
+                logger.warning_once(f"{message} It is ignored.")
+            config_dict = {key: value for key, value in config_dict.items() if key not in unknown}
+        if not cls.__module__.startswith("transformers_modules."):
+            # With them transformers would ask for `trust_remote_code`, though the code is installed.
+            config_dict = {key: value for key, value in config_dict.items() if key not in _MAPS}
+        return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Saves the config with the code of the model, so that both load where this package is not installed.
+
+        Args:
+            save_directory (str or PathLike): The folder, made if it does not exist.
+            *args: As transformers takes them.
+            **kwargs: As transformers takes them.
+        """
+        before = {name: getattr(self, name) for name in _MAPS if hasattr(self, name)}
+        self.auto_map, self.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            for name in _MAPS:
+                delattr(self, name)
+            for name, value in before.items():
+                setattr(self, name, value)
+
+
+# Thus transformers saves this file, and every file that it leads to, with each config.
+VaswaniConfig.register_for_auto_class()
+
+
+def _field_names() -> set[str]:
+    return {field.name for field in fields(VaswaniConfig)} | set(VaswaniConfig.attribute_map)
+
+
+def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
+    """What is no field, with the sentence that says so."""
+    known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
+    names = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
+    return {
+        key: f"`{key}` is no field of VaswaniConfig; the nearest field is `{nearest_name(key, names)}`."
+        for key in kwargs
+        if key not in known and not key.startswith("_")
+    }
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    for message in _unknown(kwargs).values():
+        raise ValueError(message)
+
+
+__all__ = [
+    "PACKAGE_PARTS",
+    "TARGET_FOLDER",
+    "VaswaniConfig",
+    "decoder_start_token_id",
+    "eos_token_ids",
+    "nearest_name",
+    "package_part",
+]

@@ -1,0 +1,167 @@
+"""The training loss: label-smoothed cross-entropy (Section 5.4), also without holding the logits of the whole batch.
+
+Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
+
+Both forms of label smoothing are, with z the logits, a sum of three terms per token:
+    loss = logsumexp(z) - (gold - other) * z[label] - other * sum(z)
+where `gold` and `other` are the target's probabilities of the reference and of each other class.
+"""
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+# The label of positions that the loss leaves out, as in PyTorch and transformers.
+IGNORED_LABEL = -100
+
+# Logits that are held at once: 2**24 numbers are 64 MiB in float32.
+LOGITS_PER_CHUNK = 2**24
+
+
+def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
+    """Probabilities of the smoothed target distribution.
+
+    Args:
+        smoothing (float): The mass e, 0.1 in the paper (Section 5.4).
+        form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in tensor2tensor;
+            "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
+        num_classes (int): V.
+
+    Returns:
+        tuple: The probability of the reference and that of each other class.
+    """
+    if form == "torch":
+        return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
+    return 1 - smoothing, smoothing / max(1, num_classes - 1)
+
+
+def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+    if num_items is None:
+        num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
+    return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, smoothing: float, form: str
+) -> torch.Tensor:
+    """The loss from logits.
+
+    Args:
+        logits (torch.Tensor): [..., V] float.
+        labels (torch.Tensor): [...] int64; -100 is ignored.
+        num_items (torch.Tensor or int, optional): What the sum is divided by (tokens); the labels by default.
+        smoothing (float): See `target_probabilities`.
+        form (str): See `target_probabilities`.
+
+    Returns:
+        torch.Tensor: float32 scalar, in nats per token.
+    """
+    labels = labels.to(logits.device)
+    logits = logits.float().flatten(0, -2)
+    gold, other = target_probabilities(smoothing, form, logits.shape[-1])
+    total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum")
+    if smoothing:
+        log_probs = nn.functional.log_softmax(logits, dim=-1)
+        valid = labels.flatten() != IGNORED_LABEL
+        total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
+    return total / _divisor(labels, num_items)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """The loss of [N, D] states, its gradients computed chunk by chunk in the forward pass."""
+
+    @staticmethod
+    def forward(ctx, states, weight, labels, target, excluded, dtype):
+        """Sum the losses and both gradients over chunks.
+
+        `target` is the pair of `target_probabilities`, `excluded` (class, its logit) or None, `dtype` that of the
+        products.
+        """
+        with_gradients = any(ctx.needs_input_grad[:2])
+        total = states.new_zeros((), dtype=torch.float32)
+        if with_gradients:
+            grad_states = torch.zeros_like(states, dtype=torch.float32)
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        matrix = weight.to(dtype)
+        rows = max(1, LOGITS_PER_CHUNK // weight.shape[0])
+        for start in range(0, len(labels), rows):
+            chunk = slice(start, start + rows)
+            hidden = states[chunk].to(dtype)
+            logits = (hidden @ matrix.T).float()
+            if excluded is not None:
+                logits[:, excluded[0]] = excluded[1]
+            loss, difference = _chunk_loss(logits, labels[chunk], target)
+            total += loss
+            if with_gradients:
+                difference = difference.to(dtype)
+                grad_states[chunk] = difference @ matrix
+                grad_weight += difference.T @ hidden
+        if with_gradients:
+            ctx.save_for_backward(grad_states, grad_weight)
+        ctx.dtypes = states.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        """Scale the stored gradients."""
+        grad_states, grad_weight = ctx.saved_tensors
+        states_dtype, weight_dtype = ctx.dtypes
+        grad_states = (grad_states * grad_output).to(states_dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = (grad_weight * grad_output).to(weight_dtype) if ctx.needs_input_grad[1] else None
+        return grad_states, grad_weight, None, None, None, None
+
+
+def _chunk_loss(
+    logits: torch.Tensor, labels: torch.Tensor, target: tuple[float, float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed loss of [N, V] logits and its gradient, which overwrites them: softmax minus target distribution."""
+    gold, other = target
+    index = labels.unsqueeze(-1)
+    # In place throughout: passes over the logits are what this costs beside the products.
+    logits -= logits.amax(dim=-1, keepdim=True)
+    loss = (other - gold) * logits.gather(-1, index).sum()
+    if other:
+        loss -= other * logits.sum()
+    total = logits.exp_().sum(dim=-1, keepdim=True)
+    loss += total.log().sum()
+    gradient = logits.div_(total)
+    if other:
+        gradient -= other
+    return loss, gradient.scatter_add_(-1, index, torch.full_like(total, other - gold))
+
+
+# The number of chunks follows from the data, which no graph can hold.
+@torch.compiler.disable
+def chunked_cross_entropy(
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    num_items: torch.Tensor | int | None,
+    smoothing: float,
+    form: str,
+    excluded: tuple[int, float] | None,
+) -> torch.Tensor:
+    """The loss of decoder states under the output projection, with the logits of a few tokens at a time in memory.
+
+    Args:
+        hidden_states (torch.Tensor): [..., D] float.
+        weight (torch.Tensor): [V, D] float, the output projection.
+        labels (torch.Tensor): [...] int64; -100 is ignored.
+        num_items (torch.Tensor or int, optional): What the sum is divided by (tokens); the labels by default.
+        smoothing (float): See `target_probabilities`.
+        form (str): See `target_probabilities`.
+        excluded (tuple, optional): A class that takes no part, and the logit that it gets.
+
+    Returns:
+        torch.Tensor: float32 scalar, in nats per token. Once differentiable.
+    """
+    labels = labels.to(hidden_states.device)
+    device = hidden_states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
+    # Projecting padding would be wasted work.
+    valid = labels.flatten() != IGNORED_LABEL
+    states = hidden_states.flatten(0, -2)[valid]
+    target = target_probabilities(smoothing, form, weight.shape[0])
+    total = _ChunkedCrossEntropy.apply(states, weight, labels.flatten()[valid], target, excluded, dtype)
+    return total / _divisor(labels, num_items)

@@ -1,0 +1,599 @@
+"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
+
+Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes:
+B batch, S source length, T target length, D model width, V target vocabulary.
+
+With the defaults of `VaswaniConfig` this is the paper's computation.
+Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
+Differs from the paper: the options of `VaswaniConfig` that say so; all are off by default.
+"""
+
+# transformers types caches, masks and sub-modules more widely than they come here.
+# mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vaswani import VaswaniConfig
+from .generation_vaswani import VaswaniGeneration
+from .layers_vaswani import (
+    VaswaniAttention,
+    VaswaniDecoderLayer,
+    VaswaniEncoderLayer,
+    VaswaniLearnedPositions,
+    infer_mask,
+    positions_of,
+    require_one,
+    sinusoids,
+    tensor_parallel_plan,
+)
+from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
+from .repository_vaswani import FromRepository
+
+# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
+# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
+EXCLUDED_LOGIT = -1e3
+
+
+class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
+    """Initialisation, tying and what transformers asks of every model."""
+
+    config: VaswaniConfig
+    config_class = VaswaniConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
+        # Fields may have been assigned since the config was made.
+        config.validate_architecture()
+        super().__init__(config, *inputs, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as tensor2tensor does; the paper does not say how.
+
+        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base, models/transformer.py).
+        Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights, layers/modalities.py).
+        """
+        if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Names of tied weights, {copy: source}, as this model's config ties them.
+
+        Args:
+            all_submodels (bool): Also those of the models inside this one.
+
+        Returns:
+            dict: Full parameter names.
+        """
+        # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
+        # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the target vocabulary of a model with two vocabularies, and the output projection where there is one.
+
+        Args:
+            new_num_tokens (int): Classes of the target vocabulary.
+            pad_to_multiple_of (int, optional): Round the number up to a multiple of this.
+            mean_resizing (bool): Draw new rows around the mean of the old ones, as `resize_token_embeddings` does.
+
+        Returns:
+            nn.Embedding: The target embedding.
+
+        Raises:
+            ValueError: If source and target share one embedding.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
+                "use `resize_token_embeddings`."
+            )
+        decoder, head = self.get_decoder(), self.get_output_embeddings()
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
+        if head is not None:
+            self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
+        self.tie_weights()
+        return decoder.embed_tokens
+
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """Inputs of the smallest forward pass."""
+        input_ids = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], device=self.device)
+        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "decoder_input_ids": input_ids}
+
+    def _init_embeddings(self, vocab_size: int) -> None:
+        """The embeddings of a stack, Sections 3.4 and 3.5."""
+        config = self.config
+        self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        if config.position_embedding == "learned":
+            self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
+
+    def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5.
+
+        Args:
+            position_ids (torch.Tensor): [B or 1, T] int64, from 0.
+        """
+        if self.config.position_embedding == "learned":
+            return self.embed_positions(position_ids)
+        return sinusoids(position_ids, self.config.d_model)
+
+    def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
+        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4.
+
+        Args:
+            inputs_embeds (torch.Tensor): [B, T, D] float, before the scaling.
+            position_states (torch.Tensor): [B or 1, T, D] float.
+
+        Returns:
+            torch.Tensor: [B, T, D] float, what the first layer takes.
+        """
+        hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
+        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+
+    def _padding_is_end(self) -> bool:
+        """Whether `<pad>` and `</s>` are one class."""
+        eos = self.config.eos_token_id
+        return self.config.pad_token_id in (eos if isinstance(eos, (list, tuple)) else [eos])
+
+    def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
+        if input_ids is None or self.config.pad_token_id is None:
+            return None
+        return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
+
+    def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
+        """The mask of padding before or between target tokens; None where there is none of it.
+
+        Causality alone keeps padding after the last token from every real token.
+        """
+        pad = self.config.pad_token_id
+        if pad is None or self._padding_is_end():
+            return None
+        mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
+        # While tracing nobody can look at the values, and the mask is always right.
+        if not is_tracing(mask) and mask.device.type != "meta" and bool((mask[:, 1:] <= mask[:, :-1]).all()):
+            return None
+        return mask
+
+
+class VaswaniEncoder(VaswaniPreTrainedModel):
+    """The stack of N encoder layers over the embedded source (Section 3.1)."""
+
+    _tp_plan = tensor_parallel_plan("self_attn")
+    _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self._init_embeddings(config.vocab_size)
+        self.layers = nn.ModuleList([VaswaniEncoderLayer(config, i) for i in range(config.encoder_layers)])
+        if config.norm_position == "pre":
+            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode the source.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, S] int64.
+            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
+            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            BaseModelOutput: `last_hidden_state` [B, S, D], and what was asked to be recorded.
+
+        Raises:
+            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
+        """
+        require_one(input_ids, inputs_embeds)
+        if attention_mask is None:
+            attention_mask = self._infer_source_mask(input_ids)
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = positions_of(attention_mask, inputs_embeds)
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
+        attention_mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
+        )
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        if self.config.norm_position == "pre":
+            hidden_states = self.layer_norm(hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class VaswaniDecoder(VaswaniPreTrainedModel):
+    """The stack of N decoder layers over the embedded target (Section 3.1)."""
+
+    _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
+    _can_record_outputs = {
+        "hidden_states": VaswaniDecoderLayer,
+        "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self._init_embeddings(config.decoder_vocab_size)
+        self.layers = nn.ModuleList([VaswaniDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        if config.norm_position == "pre":
+            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode the target as far as it is given.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, T] int64; with a cache only the tokens that it does not hold.
+            attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend. If not given,
+                padding before the first token is inferred from `<pad>` where nothing is cached.
+            encoder_hidden_states (torch.Tensor, optional): [B, S, D] float.
+            encoder_attention_mask (torch.Tensor, optional): [B, S], 1 = may attend.
+            past_key_values (Cache, optional): Keys and values of earlier calls.
+            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
+            use_cache (bool, optional): Give back a cache; `config.use_cache` by default.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            BaseModelOutputWithPastAndCrossAttentions: `last_hidden_state` [B, T, D], the cache, what was recorded.
+
+        Raises:
+            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
+        """
+        require_one(input_ids, inputs_embeds, "decoder_")
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if attention_mask is None and input_ids is not None and isinstance(past_length, int) and past_length == 0:
+            attention_mask = self._infer_target_mask(input_ids)
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
+        is_pair = isinstance(past_key_values, EncoderDecoderCache)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values.self_attention_cache if is_pair else past_key_values,
+        )
+        if encoder_hidden_states is not None:
+            encoder_attention_mask = create_bidirectional_mask(
+                config=self.config,
+                # The beams of a sentence may have one source in common: a mask for each source.
+                inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
+                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+            )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                causal_mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        if self.config.norm_position == "pre":
+            hidden_states = self.layer_norm(hidden_states)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+class VaswaniModel(VaswaniPreTrainedModel):
+    """Encoder and decoder without the output projection (Figure 1)."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+        self.encoder = VaswaniEncoder(config)
+        self.decoder = VaswaniDecoder(config)
+        self.post_init()
+        if config.share_encoder_decoder_embeddings:
+            self._tp_plan["shared"] = "embedding_rowwise"
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The source embedding, which is the target's too where they are shared."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the source embedding, and the target's where they are shared.
+
+        Args:
+            value (nn.Module): An embedding of width D.
+        """
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.shared = value
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Encode the source, or take it encoded, and decode the target as far as it is given.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, S] int64.
+            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
+            decoder_input_ids (torch.Tensor, optional): [B, T] int64; with a cache only the tokens it does not hold.
+            decoder_attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend.
+            encoder_outputs (tuple or BaseModelOutput, optional): What the encoder gave, in place of the source.
+            past_key_values (Cache, optional): Keys and values of earlier calls.
+            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
+            decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
+            use_cache (bool, optional): Give back a cache; `config.use_cache` by default.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            Seq2SeqModelOutput: `last_hidden_state` [B, T, D] of the decoder, the cache, what was recorded.
+        """
+        if attention_mask is None:
+            attention_mask = self._infer_source_mask(input_ids)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
+    """The Transformer with its output projection, loss and `generate` (Figure 1)."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.model = VaswaniModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        ties = {f"model.{copy}": f"model.{source}" for copy, source in (self.model._tied_weights_keys or {}).items()}
+        if config.tie_word_embeddings:
+            shared = config.share_encoder_decoder_embeddings
+            ties["lm_head.weight"] = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
+        self._tied_weights_keys = ties
+        self.post_init()
+
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
+        if self.config.share_encoder_decoder_embeddings:
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        # The source vocabulary alone: the output projection belongs to the target's.
+        resized = self._get_resized_embeddings(
+            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.set_input_embeddings(resized)
+        return resized
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """The decoder's inputs for these labels: shifted right by one, the decoder's start in front (Section 3.1).
+
+        Args:
+            labels (torch.Tensor): [B, T] int64, -100 for what is no label.
+
+        Returns:
+            torch.Tensor: [B, T] int64.
+
+        Raises:
+            ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.
+        """
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if getattr(self.config, name) is None:
+                raise ValueError(f"`{name}` must be set in the config to make the decoder's inputs from labels.")
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill_(shifted == IGNORED_LABEL, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """Logits of the next target token at each position, and the loss where labels are given.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, S] int64.
+            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
+            decoder_input_ids (torch.Tensor, optional): [B, T] int64; made from `labels` if not given.
+            decoder_attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend.
+            encoder_outputs (tuple or BaseModelOutput, optional): What the encoder gave, in place of the source.
+            past_key_values (Cache, optional): Keys and values of earlier calls.
+            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
+            decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
+            labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the loss is
+                label-smoothed as the config says (Section 5.4); in eval mode it is the negative log-likelihood per
+                token, in nats.
+            use_cache (bool, optional): Give back a cache; `config.use_cache` by default, never with labels.
+            num_items_in_batch (torch.Tensor or int, optional): What the summed loss is divided by (tokens), over all
+                batches that are accumulated; the labels of this batch by default.
+            skip_logits (bool, optional): Compute the loss without holding the logits, which are None then. By
+                default so in training mode with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache, what was recorded.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
+        recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, V] of the next target token, where that of `<pad>` is so low that its probability is 0.
+
+        Args:
+            hidden_states (torch.Tensor): [B, T, D] float, the decoder's output.
+        """
+        return self._loss_and_logits(hidden_states, None, None, None)[1]
+
+    def _loss_and_logits(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items: torch.Tensor | int | None,
+        skip_logits: bool | None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
+        smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
+        excluded = self._excluded_class(smoothing, labels)
+        if labels is not None:
+            labels = self._ignore_padding(labels)
+            skip_logits = self.training if skip_logits is None else skip_logits
+            if skip_logits and self._has_plain_head():
+                return chunked_cross_entropy(
+                    hidden_states,
+                    self.lm_head.weight,
+                    labels,
+                    num_items,
+                    smoothing,
+                    self.config.label_smoothing_form,
+                    None if excluded is None else (excluded, EXCLUDED_LOGIT),
+                ), None
+        logits = self.lm_head(hidden_states)
+        if excluded is not None:
+            logits[..., excluded] = EXCLUDED_LOGIT
+        if labels is None:
+            return None, logits
+        return smoothed_cross_entropy(logits, labels, num_items, smoothing, self.config.label_smoothing_form), logits
+
+    def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
+        """The padding class where it takes no part in the probabilities, else None.
+
+        It takes part where a smoothed distribution gives it a share as to every class, by our loss or, without
+        labels, by the one that a training loop computes from the logits.
+        """
+        smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
+        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
+
+    def _ignore_padding(self, labels: torch.Tensor) -> torch.Tensor:
+        mask = self._infer_source_mask(labels)
+        return labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
+
+    def _has_plain_head(self) -> bool:
+        """Whether the output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
+        return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
+
+
+__all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]

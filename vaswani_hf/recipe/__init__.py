@@ -1,0 +1,1 @@
+"""Recipes: what one run is."""

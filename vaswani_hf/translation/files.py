@@ -1,0 +1,360 @@
+"""Translating and scoring files: JSON lines in and out, runs that can be continued, progress, several processes."""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from transformers import TextStreamer
+
+from ..data.reading import read_lines
+from ..model.scoring_vaswani import Translation
+from .translator import Request, TranslationOptions, Translator
+from .workers import translate_in_processes
+
+_REQUEST_KEYS = ("text", "target_prefix", "must_contain")
+
+
+@dataclass(frozen=True)
+class TranslationJob:
+    """What `vaswani translate` is asked to do; its options have the same names.
+
+    Attributes:
+        model (str): A checkpoint folder or a repository on the Hub.
+        options (TranslationOptions): How to translate.
+        device (str): None for a GPU where there is one.
+        ensemble (tuple): More checkpoints.
+        text (str): One text in place of a file.
+        input (str): A file; None for standard input.
+        output (str): A file; None for standard output.
+        input_format (str): "text" or "json".
+        json (bool): Whether to write JSON lines.
+        resume (bool): Whether to continue an output that is there.
+        workers (int): Processes.
+        stream (bool): Whether to show each translation while it comes about.
+        engine (str): "torch", or "ctranslate2" for a folder that was exported for it.
+    """
+
+    model: str
+    options: TranslationOptions
+    device: str | None = None
+    ensemble: tuple[str, ...] = ()
+    text: str | None = None
+    input: str | None = None
+    output: str | None = None
+    input_format: str = "text"
+    json: bool = False
+    resume: bool = False
+    workers: int = 1
+    stream: bool = False
+    engine: str = "torch"
+
+    def __post_init__(self):
+        refused = {
+            "`--text` and `--input` must not both be given.": self.text is not None and self.input is not None,
+            "`--input_format json` must come with a file or standard input, not with `--text`.": (
+                self.text is not None and self.input_format == "json"
+            ),
+            f"`--input` must be an existing file, but is {self.input}.": (
+                self.input is not None and not Path(self.input).is_file()
+            ),
+            "`--resume` must come with `--output`, the file that is continued.": self.resume and not self.output,
+            "`--resume` continues a file and must come without `--text`.": self.resume and self.text is not None,
+            f"`--output` must be another file than `--input`, but both are {self.output}.": (
+                None not in (self.input, self.output)
+                and Path(str(self.input)).resolve() == Path(str(self.output)).resolve()
+            ),
+            f"`--output` must be in an existing folder, but is {self.output}.": (
+                self.output is not None and not Path(self.output).absolute().parent.is_dir()
+            ),
+            f"`--output` must be a new file, but {self.output} exists; continue it with `--resume` or give another "
+            "name.": self.output is not None and Path(self.output).exists() and not self.resume,
+            f"`--output` is written as it is and must not end in .gz, but is {self.output}.": (
+                str(self.output).endswith(".gz")
+            ),
+            "`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.": (
+                self.workers > 1 and self.device not in (None, "cpu")
+            ),
+            "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time.": (
+                self.stream and (self.json or self.output is not None or self.workers > 1)
+            ),
+            "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole.": (
+                self.stream and self.engine == "ctranslate2"
+            ),
+            "`--stream` shows greedy search; it must come without more beams or translations of a text.": (
+                self.stream and any(self.options.generate.get(n, 1) > 1 for n in ("num_beams", "num_return_sequences"))
+            ),
+        }
+        for sentence, applies in refused.items():
+            if applies:
+                raise ValueError(sentence)
+
+
+def translate_file(job: TranslationJob) -> None:
+    """Translate what a job names, and say on stderr how fast it went.
+
+    Args:
+        job (TranslationJob): What is asked for.
+    """
+    translator_class: type[Translator] = Translator
+    if job.engine == "ctranslate2":
+        from ..convert.ctranslate2_engine import CTranslate2Engine
+
+        translator_class = CTranslate2Engine
+    load = functools.partial(
+        translator_class.from_pretrained, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble
+    )
+    if job.stream:
+        _stream(load(), job)
+        return
+    options = job.options
+    if job.workers > 1:
+        options = replace(options, window=-(-options.window // job.workers))
+    with _output(job) as (file, done):
+        # Windows begin where they did before, so that the translations are the same to the last digit.
+        begin = done - done % options.window
+        requests = islice(_requests(job), begin, None)
+        if job.workers > 1:
+            translations = translate_in_processes(
+                load, requests, options, num_workers=job.workers, first_line=begin + 1
+            )
+        else:
+            translations = load().translate_requests(requests, options, begin + 1)
+        with closing(translations):  # type: ignore[type-var]
+            new = islice(translations, done - begin, None)
+            if job.text is None:
+                total = count_lines(job.input) if job.input is not None else None
+                new = _with_progress(new, "translating", total, done, to_file=job.output is not None)  # type: ignore[assignment]
+            for translation in new:
+                file.write(_line_of(translation, job))
+                file.flush()
+
+
+def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
+    if job.json:
+        line = json.dumps(_as_json(translation), ensure_ascii=False)
+    else:
+        line = translation if isinstance(translation, str) else translation.text
+        # One line for one line, whatever a text of JSON lines has within it.
+        line = line if job.text is not None else " ".join(line.split("\n"))
+    return line.encode("utf-8", errors="replace") + b"\n"
+
+
+def _as_json(translation: str | Translation) -> dict[str, Any]:
+    if isinstance(translation, str):
+        return {"text": translation}
+    return {name: _rounded(value) for name, value in asdict(translation).items() if value is not None}
+
+
+def _rounded(value: Any) -> Any:
+    """With six decimals, more than float32 has to offer, and without what is None."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {name: _rounded(entry) for name, entry in value.items() if entry is not None}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
+    """Where to write, and how many lines stand there already.
+
+    Yields:
+        tuple: A binary file, and the number of its lines.
+
+    Raises:
+        ValueError: If there are more than the input has.
+    """
+    if job.output is None:
+        yield sys.stdout.buffer, 0
+        return
+    done = 0
+    if Path(job.output).exists():
+        lines = Path(job.output).read_bytes().count(b"\n") if job.input is not None else 0
+        if job.input is not None and lines > count_lines(job.input):
+            raise ValueError(
+                f"{job.output} must not have more lines than {job.input} to be continued, but has {lines:,}; give "
+                "another name."
+            )
+        done = _keep_complete_lines(job.output)
+    with open(job.output, "ab") as file:
+        try:
+            yield file, done
+        except BaseException:
+            if file.tell() == 0:
+                # Nothing to continue, and nothing that would be in the way of another attempt.
+                os.unlink(job.output)
+            raise
+
+
+def _keep_complete_lines(path: str) -> int:
+    """The number of complete lines of a file, from which what follows them is cut off."""
+    num_lines = end = position = 0
+    with open(path, "rb+") as file:
+        while block := file.read(1 << 20):
+            num_lines += block.count(b"\n")
+            if b"\n" in block:
+                end = position + block.rindex(b"\n") + 1
+            position += len(block)
+        file.truncate(end)
+    return num_lines
+
+
+def count_lines(path: str) -> int:
+    """The number of lines of a text file, plain or .gz, which is also found to be readable before hours of work.
+
+    Args:
+        path (str): The file.
+    """
+    return sum(1 for _ in read_lines(path))
+
+
+def _requests(job: TranslationJob) -> Iterator[Request]:
+    if job.text is not None:
+        yield Request(job.text)
+        return
+    lines = _lines_of_standard_input() if job.input is None else read_lines(job.input)
+    for number, line in enumerate(lines, 1):
+        if job.input_format == "json":
+            yield _request_of_json(line, f"Line {number:,} of {job.input or 'standard input'}")
+        else:
+            yield Request(line)
+
+
+def _lines_of_standard_input() -> Iterator[str]:
+    """Lines of UTF-8, ended by a line feed only; a byte that is no UTF-8 becomes a replacement character."""
+    for line in sys.stdin.buffer:
+        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="replace")
+
+
+def _request_of_json(line: str, place: str) -> Request:
+    """The request that a JSON line holds.
+
+    Raises:
+        ValueError: If it holds none.
+    """
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        row = None
+    if not isinstance(row, dict):
+        raise ValueError(f"{place} must be a JSON object, but begins with {line[:40]!r}.")
+    for key in row:
+        if key not in _REQUEST_KEYS:
+            raise ValueError(f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}.")
+    phrases = row.get("must_contain") or []
+    prefix = row.get("target_prefix") or ""
+    if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
+        raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
+    if not isinstance(phrases, list) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+        raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
+    return Request(row["text"], prefix, tuple(phrases))
+
+
+def _with_progress(
+    items: Iterable[Any], what: str, total: int | None, done: int = 0, to_file: bool = False
+) -> Iterator[Any]:
+    """The items, with a bar where stderr is a terminal, and at the end a line that says how fast they came.
+
+    Yields:
+        Any: Each item.
+    """
+    from tqdm.auto import tqdm
+
+    # None: no bar where stderr is no terminal; True: none among what somebody types or reads.
+    is_typed, is_read = total is None and sys.stdin.isatty(), sys.stdout.isatty() and not to_file
+    disable = True if is_typed or is_read else None
+    start, number = time.perf_counter(), 0
+    with tqdm(total=total, initial=done, unit=" sentences", desc=what, disable=disable, leave=False) as bar:
+        for item in items:
+            number += 1
+            bar.update()
+            yield item
+    seconds = time.perf_counter() - start
+    sentences = "sentence" if number == 1 else "sentences"
+    print(f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s", file=sys.stderr)
+
+
+class _TerminalStreamer(TextStreamer):
+    """Shows words as soon as they are complete, on a line that does not end with the translation."""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        _show(" ".join(text.split("\n")))
+
+
+def _show(text: str) -> None:
+    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
+    sys.stdout.buffer.flush()
+
+
+def _stream(translator: Translator, job: TranslationJob) -> None:
+    """Show greedy translations while they come about."""
+    settings = {**job.options.generate, "num_beams": 1}
+    streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
+    for number, request in enumerate(_requests(job), 1):
+        segments, separators = translator.segments(request, number, job.options)
+        _show(separators[0])
+        for segment, separator in zip(segments, separators[1:], strict=True):
+            translator.generate_batch([segment], streamer=streamer, **settings)
+            _show(separator)
+        _show("\n")
+
+
+@dataclass(frozen=True)
+class ScoringJob:
+    """What `vaswani score` is asked to do.
+
+    Attributes:
+        model (str): A checkpoint folder or a repository on the Hub.
+        source (str): A file of sentences.
+        target (str): A file of their translations.
+        device (str): None for a GPU where there is one.
+        ensemble (tuple): More checkpoints.
+        json (bool): Whether to write JSON lines.
+        options (dict): Arguments of `Translator.score`.
+    """
+
+    model: str
+    source: str
+    target: str
+    device: str | None
+    ensemble: tuple[str, ...]
+    json: bool
+    options: dict[str, Any]
+
+
+def score_files(job: ScoringJob) -> None:
+    """Write a line for each pair of lines: the summed log-probability, the score, and those of the tokens.
+
+    Args:
+        job (ScoringJob): What is asked for.
+
+    Raises:
+        ValueError: If a file is missing, or they have not as many lines.
+    """
+    for name, path in (("source", job.source), ("target", job.target)):
+        if not Path(path).is_file():
+            raise ValueError(f"`--{name}` must be an existing file, but is {path}.")
+    num_lines = [count_lines(path) for path in (job.source, job.target)]
+    if num_lines[0] != num_lines[1]:
+        raise ValueError(
+            f"{job.source} and {job.target} must have equally many lines, but have {num_lines[0]:,} and "
+            f"{num_lines[1]:,}."
+        )
+    translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble)
+    scored = translator.score(read_lines(job.source), read_lines(job.target), **job.options)
+    for translation in _with_progress(scored, "scoring", num_lines[0]):
+        if job.json:
+            line = json.dumps(_as_json(translation), ensure_ascii=False)
+        else:
+            tokens = " ".join(f"{log_prob:.6f}" for log_prob in translation.token_log_probs)
+            line = f"{translation.log_prob:.6f}\t{translation.score:.6f}\t{tokens}"
+        sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
+    sys.stdout.buffer.flush()

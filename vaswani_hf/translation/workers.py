@@ -1,0 +1,153 @@
+"""Translating in several processes: each with a translator of its own, the translations in order."""
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from .translator import Request, TranslationOptions, Translator
+
+# Windows that are read, or translated and not yet given, at most: as many times the processes.
+_WINDOWS_PER_WORKER = 2
+
+
+def translate_in_processes(
+    load: Callable[[], Translator],
+    requests: Iterable[Request],
+    options: TranslationOptions,
+    *,
+    num_workers: int,
+    first_line: int = 1,
+) -> Iterator[Any]:
+    """Translations in the order of the requests, each window of them from one of several processes.
+
+    The processes share the threads that this one has. They end with the iterator, which is to be closed if it is not
+    used up. A script must start them below `if __name__ == "__main__":`.
+
+    Args:
+        load (Callable): Loads the translator in each process; a `functools.partial` of `Translator.from_pretrained`.
+        requests (Iterable): Read as far as two windows per process at a time.
+        options (TranslationOptions): How to translate; the window is what a process gets at a time.
+        num_workers (int): Processes.
+        first_line (int): The number of the first request, for warnings and for the seed.
+
+    Yields:
+        str or Translation: One for each request.
+    """
+    workers = _start(load, num_workers)
+    try:
+        yield from _in_order(workers, _windows(iter(requests), options.window, first_line), options)
+    finally:
+        for process in workers.values():
+            process.terminate()
+        for process in workers.values():
+            process.join()
+
+
+def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    num_threads = max(1, torch.get_num_threads() // num_workers)
+    workers: dict[Connection, BaseProcess] = {}
+    # Ctrl-C reaches all processes of a terminal; this one ends the others, which are to say nothing.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    try:
+        for _ in range(num_workers):
+            connection, of_worker = context.Pipe()
+            process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
+            process.start()
+            # So that the connection ends with the process.
+            of_worker.close()
+            workers[connection] = process
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    return workers
+
+
+def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
+    """What a process does until the other end of the connection is closed."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    torch.set_num_threads(num_threads)
+    translator = None
+    while True:
+        try:
+            requests, options, first_line = connection.recv()
+        except EOFError:
+            return
+        answer: Any
+        try:
+            translator = translator or load()
+            answer = list(translator.translate_requests(requests, options, first_line))
+        except Exception as error:
+            answer = error
+        connection.send(answer)
+
+
+def _windows(requests: Iterator[Request], size: int, first_line: int) -> Iterator[tuple[list[Request], int]]:
+    while window := list(islice(requests, size)):
+        yield window, first_line
+        first_line += len(window)
+
+
+def _in_order(
+    workers: dict[Connection, BaseProcess],
+    windows: Iterator[tuple[list[Request], int]],
+    options: TranslationOptions,
+) -> Iterator[Any]:
+    idle = list(workers)
+    busy: dict[Any, int] = {}
+    finished: dict[int, list[Any]] = {}
+    num_sent = num_given = 0
+    is_read = False
+    while not is_read or busy or finished:
+        while idle and not is_read and num_sent < num_given + _WINDOWS_PER_WORKER * len(workers):
+            window, first_line = next(windows, (None, 0))
+            if window is None:
+                is_read = True
+                break
+            connection = idle.pop()
+            _send(connection, workers[connection], (window, options, first_line))
+            busy[connection] = num_sent
+            num_sent += 1
+        if num_given in finished:
+            yield from finished.pop(num_given)
+            num_given += 1
+            continue
+        ready: list[Any] = wait(list(busy))
+        for connection in ready:
+            finished[busy.pop(connection)] = _receive(connection, workers[connection])
+            idle.append(connection)
+
+
+def _send(connection: Connection, process: BaseProcess, task: Any) -> None:
+    try:
+        connection.send(task)
+    except ConnectionError:
+        raise _death_of(process) from None
+
+
+def _receive(connection: Connection, process: BaseProcess) -> list[Any]:
+    try:
+        answer = connection.recv()
+    except (EOFError, ConnectionError):
+        raise _death_of(process) from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _death_of(process: BaseProcess) -> ChildProcessError:
+    process.join(timeout=5)
+    return ChildProcessError(
+        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, use fewer "
+        "`--workers` or a smaller `--tokens_per_batch`."
+    )
