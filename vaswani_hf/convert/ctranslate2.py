@@ -22,8 +22,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.layers_vaswani import VaswaniAttention, sinusoids
+from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .ctranslate2_translator import CTranslate2Translator, first_end

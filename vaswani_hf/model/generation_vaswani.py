@@ -411,7 +411,7 @@ class _Task:
             decoders, self.prompt, sentences, config, *self.arguments, self.source_mask, self.in_lock_step
         )
         # Without the bookkeeping of autograd; in what others may have put into the model it could break something.
-        is_our_own = not search.processors and all(getattr(decoder, "fast_layers", None) for decoder in decoders)
+        is_our_own = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
         with torch.inference_mode() if is_our_own else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.go_on)
         return search

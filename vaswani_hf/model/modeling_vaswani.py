@@ -16,7 +16,6 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -29,15 +28,20 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_vaswani import VaswaniConfig
+from .attention_vaswani import (
+    VaswaniAttention,
+    causal_masks,
+    cross_masks,
+    encoder_masks,
+    infer_mask,
+    positions_of,
+)
+from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
 from .layers_vaswani import (
-    VaswaniAttention,
     VaswaniDecoderLayer,
     VaswaniEncoderLayer,
     VaswaniLearnedPositions,
-    infer_mask,
-    positions_of,
     require_one,
     sinusoids,
     tensor_parallel_plan,
@@ -171,8 +175,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def _padding_is_end(self) -> bool:
         """Whether `<pad>` and `</s>` are one class."""
-        eos = self.config.eos_token_id
-        return self.config.pad_token_id in (eos if isinstance(eos, (list, tuple)) else [eos])
+        return self.config.pad_token_id in (eos_token_ids(self.config) or [None])
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
         if input_ids is None or self.config.pad_token_id is None:
@@ -239,11 +242,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        attention_mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
-        )
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        masks = encoder_masks([layer.self_attn for layer in self.layers], inputs_embeds, attention_mask)
+        for layer, mask in zip(self.layers, masks, strict=True):
+            hidden_states = layer(hidden_states, mask, **kwargs)
         if self.config.norm_position == "pre":
             hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -310,27 +311,19 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        is_pair = isinstance(past_key_values, EncoderDecoderCache)
-        causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values.self_attention_cache if is_pair else past_key_values,
+        masks = causal_masks(
+            [layer.self_attn for layer in self.layers], inputs_embeds, attention_mask, past_key_values
         )
+        source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
-            encoder_attention_mask = create_bidirectional_mask(
-                config=self.config,
-                # The beams of a sentence may have one source in common: a mask for each source.
-                inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
-                attention_mask=encoder_attention_mask,
-                encoder_hidden_states=encoder_hidden_states,
-            )
-        for layer in self.layers:
+            attentions = [layer.encoder_attn for layer in self.layers]
+            source_masks = cross_masks(attentions, inputs_embeds, encoder_attention_mask, encoder_hidden_states)
+        for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             hidden_states = layer(
                 hidden_states,
-                causal_mask,
+                mask,
                 encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
+                encoder_attention_mask=source_mask,
                 past_key_values=past_key_values,
                 **kwargs,
             )

@@ -9,7 +9,6 @@ Letters of shapes: B batch, S source length, T target length, N decoder layers t
 import copy
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +16,10 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .alignment_vaswani import align_words, shift_alignment, target_word_indices, to_pharaoh
+from .attention_vaswani import AttentionWatch
 from .beam_search_vaswani import coverage_score, length_penalty
 from .constraints_vaswani import decoder_start_of
 from .generation_vaswani import validate_search_fields
-from .incremental_decoding_vaswani import cross_attention_watched
 from .sentences_vaswani import join_sentences
 
 # Alignments are those of the mean of the last two decoder layers, at the position that predicts the target token. Garg et
@@ -146,15 +145,17 @@ def token_log_probs(
             )
     log_probs, attentions = [], []
     for model in models:
-        with ExitStack() as watching:
-            layers = model.get_decoder().layers[-num_layers:] if num_layers else []  # type: ignore[operator]
-            watched = [watching.enter_context(cross_attention_watched(layer)) for layer in layers]
-            logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+        watched: dict[str, Any] = {}
+        if num_layers:
+            last = len(model.get_decoder().layers)  # type: ignore[operator]
+            watched["attention_watch"] = AttentionWatch(range(max(0, last - num_layers), last))
+        logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False, **watched).logits
         chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()
         # Row by row, so that the probabilities of all classes never stand beside the logits.
         log_probs.append(chosen - torch.stack([row.float().logsumexp(-1) for row in logits]))
         if num_layers:
-            attentions.append(torch.stack([weights[0] for weights in watched], dim=1))
+            weights = watched["attention_watch"].weights
+            attentions.append(torch.stack([weights[layer] for layer in sorted(weights)], dim=1))
     averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
     return averaged, sum(attentions) / len(models) if attentions else None  # type: ignore[return-value]
 
