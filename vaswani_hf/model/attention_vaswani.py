@@ -185,7 +185,9 @@ def _masks(attentions: Sequence["VaswaniAttention"], create: Callable, **given: 
     made: dict[Any, Any] = {}
     masks = []
     for attention in attentions:
-        implementation, allowed = attention.implementation, attention.neighbourhood
+        implementation = attention.implementation
+        # Cross-attention sees the whole source.
+        allowed = None if "encoder_hidden_states" in given else attention.neighbourhood
         if (implementation, allowed) not in made:
             config = attention.config
             if implementation != config._attn_implementation:

@@ -188,8 +188,9 @@ class TreeDecoder:
         self.encoder_states = model_kwargs["encoder_outputs"][0]
         self.prompt_mask = model_kwargs.get("decoder_attention_mask")
         mask, dtype = model_kwargs.get("attention_mask"), self.encoder_states.dtype
-        is_padded = mask is not None and not bool(mask.all())
-        self.source_mask = additive_mask(mask.bool()[:, None, None], dtype) if is_padded else None
+        self.source_mask: torch.Tensor | None = None
+        if mask is not None and not bool(mask.all()):
+            self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache = TreeCache(self.tree)
         self.encodings = self.encoder_states[0, :0]

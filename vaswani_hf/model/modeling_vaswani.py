@@ -34,6 +34,7 @@ from .attention_vaswani import (
     cross_masks,
     encoder_masks,
     infer_mask,
+    is_untouched,
     positions_of,
 )
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
@@ -175,7 +176,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def _padding_is_end(self) -> bool:
         """Whether `<pad>` and `</s>` are one class."""
-        return self.config.pad_token_id in (eos_token_ids(self.config) or [None])
+        pad = self.config.pad_token_id
+        return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
         if input_ids is None or self.config.pad_token_id is None:
@@ -584,9 +586,29 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         mask = self._infer_source_mask(labels)
         return labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
 
+    @property
+    def decodes_trees(self) -> bool:
+        """`TreeDecoder` may take the place of `forward` while searching.
+
+        False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
+        of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
+        """
+        forwards = {self: VaswaniForSeq2SeqLM, self.model: VaswaniModel, self.get_decoder(): VaswaniDecoder}
+        own = all(
+            type(module).forward is _DECLARED[kind] and is_untouched(module) and module._compiled_call_impl is None
+            for module, kind in forwards.items()
+        )
+        attentions = [a for layer in self.get_decoder().layers for a in (layer.self_attn, layer.encoder_attn)]
+        kinds = {attention.implementation for attention in attentions}
+        return own and kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
+
     def _has_plain_head(self) -> bool:
         """Whether the output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
         return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
+
+
+# The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
+_DECLARED = {kind: kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
 
 
 __all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]
