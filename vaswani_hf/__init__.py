@@ -22,7 +22,9 @@ AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
 register_translation_pipeline()
+# Features that need more than the code that travels; imported when they are asked for.
 PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __package__)
+PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __package__)
 
 __all__ = [
     "TranslationPipeline",

@@ -39,21 +39,12 @@ class AttentionWatch:
     """
 
     def __init__(self, layers: Collection[int]):
-        """Makes a watch for one call of the model.
-
-        Args:
-            layers (Collection): Numbers of decoder layers, from 0.
-        """
+        """A watch over these decoder layers, counted from 0, for one call of the model."""
         self.layers = frozenset(layers)
         self.weights: dict[int, torch.Tensor] = {}
 
     def take(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Keep the weights of a layer.
-
-        Args:
-            layer_idx (int): The layer.
-            weights (torch.Tensor): [B, H, T, S] float.
-        """
+        """Keep the weights [B, H, T, S] of a layer."""
         self.weights[layer_idx] = weights.float().mean(dim=1)
 
 
@@ -107,87 +98,49 @@ def positions_of(
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask that is added to attention scores: 0 where one may attend, else the smallest number.
+    """The mask that is added to attention scores of a dtype: 0 where `visible` (bool, any shape), else the smallest number.
 
-    Args:
-        visible (torch.Tensor): Bool of any shape, True where one may attend.
-        dtype (torch.dtype): That of the scores.
-
-    Returns:
-        torch.Tensor: The same shape. A row of nothing but padding stays finite, unlike with -inf.
+    A row of nothing but padding stays finite, unlike with -inf.
     """
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
-def encoder_masks(
-    attentions: Sequence["VaswaniAttention"], inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None
-) -> list[Any]:
-    """The mask of each encoder self-attention: source tokens that are padding are hidden.
-
-    Args:
-        attentions (Sequence): One per layer; those alike share a mask.
-        inputs_embeds (torch.Tensor): [B, S, D] float.
-        attention_mask (torch.Tensor, optional): [B, S], nonzero for real tokens.
-
-    Returns:
-        list: For each attention the mask that its implementation takes.
-    """
-    return _masks(attentions, create_bidirectional_mask, inputs_embeds=inputs_embeds, attention_mask=attention_mask)
-
-
-def causal_masks(
+def attention_masks(
     attentions: Sequence["VaswaniAttention"],
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    past_key_values: Cache | None,
+    past_key_values: Cache | None = None,
+    encoder_hidden_states: torch.Tensor | None = None,
 ) -> list[Any]:
-    """The mask of each decoder self-attention: later tokens and padding are hidden (Section 3.2.3).
+    """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
 
     Args:
         attentions (Sequence): One per layer; those alike share a mask.
-        inputs_embeds (torch.Tensor): [B, T, D] float.
-        attention_mask (torch.Tensor, optional): [B, T with the cached ones], nonzero for real tokens.
-        past_key_values (Cache, optional): The cache of the decoder's own keys and values, or that of both attentions.
+        inputs_embeds (torch.Tensor): [B, T, D] float, where the queries come from.
+        attention_mask (torch.Tensor, optional): [B, S], nonzero for real tokens; of self-attention with the cached ones.
+        past_key_values (Cache, optional): The decoder's cache, or that of both attentions.
+        encoder_hidden_states (torch.Tensor, optional): [B or B/K, S, D] float, for cross-attention; K beams of a
+            sentence may share one source, which then has one mask.
 
     Returns:
         list: For each attention the mask that its implementation takes.
     """
-    is_pair = isinstance(past_key_values, EncoderDecoderCache)
-    past = past_key_values.self_attention_cache if is_pair else past_key_values
-    given = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "past_key_values": past}
-    return _masks(attentions, create_causal_mask, **given)
-
-
-def cross_masks(
-    attentions: Sequence["VaswaniAttention"],
-    inputs_embeds: torch.Tensor,
-    encoder_attention_mask: torch.Tensor | None,
-    encoder_hidden_states: torch.Tensor,
-) -> list[Any]:
-    """The mask of each cross-attention: source tokens that are padding are hidden.
-
-    Args:
-        attentions (Sequence): One per layer; those alike share a mask.
-        inputs_embeds (torch.Tensor): [B, T, D] float.
-        encoder_attention_mask (torch.Tensor, optional): [B or B/K, S], nonzero for real tokens.
-        encoder_hidden_states (torch.Tensor): [B or B/K, S, D] float; K beams of a sentence may share one source.
-
-    Returns:
-        list: For each attention the mask that its implementation takes.
-    """
-    # One mask for each source, however many beams attend to it.
-    given = {"inputs_embeds": inputs_embeds[: len(encoder_hidden_states)], "attention_mask": encoder_attention_mask}
-    return _masks(attentions, create_bidirectional_mask, **given, encoder_hidden_states=encoder_hidden_states)
-
-
-def _masks(attentions: Sequence["VaswaniAttention"], create: Callable, **given: Any) -> list[Any]:
+    given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+    create: Callable = create_bidirectional_mask
+    if encoder_hidden_states is not None:
+        given["inputs_embeds"] = inputs_embeds[: len(encoder_hidden_states)]
+        given["encoder_hidden_states"] = encoder_hidden_states
+    elif attentions[0].is_causal:
+        is_pair = isinstance(past_key_values, EncoderDecoderCache)
+        given["past_key_values"] = past_key_values.self_attention_cache if is_pair else past_key_values
+        create = create_causal_mask
     made: dict[Any, Any] = {}
     masks = []
     for attention in attentions:
         implementation = attention.implementation
         # Cross-attention sees the whole source.
-        allowed = None if "encoder_hidden_states" in given else attention.neighbourhood
+        allowed = attention.neighbourhood if encoder_hidden_states is None else None
         if (implementation, allowed) not in made:
             config = attention.config
             if implementation != config._attn_implementation:
@@ -205,16 +158,13 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """The mask of each decoder self-attention over a tree of tokens, in which the order is no longer that of positions.
+    """For each decoder self-attention the additive mask [N, 1, T, M] over a tree of tokens.
 
     Args:
         attentions (Sequence): One per layer.
         mask (torch.Tensor): [N, T, M] additive, which tokens of the tree are before each new one.
         query_positions (torch.Tensor): [N, T or 1] int64, of the new tokens.
         key_positions (torch.Tensor, optional): [N, M] int64, needed where an attention has a neighbourhood.
-
-    Returns:
-        list: For each attention an additive mask [N, 1, T, M].
     """
     masks = []
     for attention in attentions:
@@ -241,20 +191,9 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention(Q, K, V) = softmax(scores(Q, K)) V, Section 3.2.1, Eq. (1).
+    """Attention(Q, K, V) = softmax(scores(Q, K)) V, Section 3.2.1, Eq. (1): values [B, T, H, d_v], weights [B, H, T, S].
 
-    Args:
-        module (nn.Module): The attention that asks; its `weights` are the softmax.
-        query (torch.Tensor): [B, H, T, K] float.
-        key (torch.Tensor): [B, H, S, K] float.
-        value (torch.Tensor): [B, H, S, d_v] float.
-        attention_mask (torch.Tensor, optional): Broadcastable to [B, H, T, S].
-        scaling (float): Known to the attention's `scores` already.
-        dropout (float): Rate on the weights.
-        **kwargs: Ignored; other implementations take more.
-
-    Returns:
-        tuple: The values [B, T, H, d_v] and the weights [B, H, T, S].
+    The arguments are those of transformers' attention functions; `module.weights` is the softmax and knows the scaling.
     """
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -311,15 +250,7 @@ class VaswaniAttention(nn.Module):
         return self.config._attn_implementation if self.may_fuse else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """QK^T / sqrt(d_k), Section 3.2.1.
-
-        Args:
-            query (torch.Tensor): [B, H, T, K] float.
-            key (torch.Tensor): [B, H, S, K] float.
-
-        Returns:
-            torch.Tensor: [B, H, T, S] float.
-        """
+        """QK^T / sqrt(d_k), Section 3.2.1: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -379,7 +310,7 @@ class VaswaniAttention(nn.Module):
         watch: AttentionWatch | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The weighted values, by the implementation, and the weights where somebody watches.
+        """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
 
         Args:
             query (torch.Tensor): [B, H, T, K] float.
@@ -388,9 +319,6 @@ class VaswaniAttention(nn.Module):
             attention_mask (torch.Tensor, optional): The mask that the implementation takes.
             watch (AttentionWatch, optional): Gets the weights.
             **kwargs: Passed on to the attention implementation.
-
-        Returns:
-            tuple: [B, T, H, d_v] float, and the weights [B, H, T, S] where the implementation gives them.
         """
         rows, length = query.shape[0], query.shape[2]
         if len(key) != rows:
@@ -421,16 +349,7 @@ class VaswaniAttention(nn.Module):
     def keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values: from the cache, from these states, or both.
-
-        Args:
-            hidden_states (torch.Tensor): [B, T, D] float, of self-attention.
-            key_value_states (torch.Tensor, optional): [B, S, D] float, of cross-attention.
-            past_key_values (Cache, optional): Takes up the new ones.
-
-        Returns:
-            tuple: Keys [B, H, S, K] and values [B, H, S, d_v].
-        """
+        """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache, from these states, or both; see `forward`."""
         # A cache that is no pair holds the decoder's own keys and values only.
         cache = past_key_values if key_value_states is None else None
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -461,11 +380,7 @@ def _is_declared(attention: VaswaniAttention, *names: str) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """No hook and no other forward was put into a module, as offloading does, or around it.
-
-    Args:
-        module (nn.Module): The module, without those inside it.
-    """
+    """No hook and no other forward, such as that of offloading, was put into a module itself."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
@@ -502,17 +417,7 @@ class AttentionStep:
         mask: torch.Tensor | None,
         watch: AttentionWatch | None = None,
     ) -> torch.Tensor:
-        """The output of the attention before the residual connection.
-
-        Args:
-            states (torch.Tensor): [N * beams, D] float.
-            shape (tuple): (N, beams).
-            mask (torch.Tensor, optional): Additive.
-            watch (AttentionWatch, optional): Gets the weights.
-
-        Returns:
-            torch.Tensor: [N * beams, D] float.
-        """
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
         linear = nn.functional.linear
         query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
         if self.is_cross:
@@ -531,10 +436,8 @@ __all__ = [
     "AttentionWatch",
     "VaswaniAttention",
     "additive_mask",
-    "causal_masks",
-    "cross_masks",
+    "attention_masks",
     "eager_attention_forward",
-    "encoder_masks",
     "infer_mask",
     "is_untouched",
     "positions_of",

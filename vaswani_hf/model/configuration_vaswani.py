@@ -1,4 +1,7 @@
-"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need"."""
+"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
+
+This file travels with every checkpoint because transformers reads config.json with it, and finds the other files by it.
+"""
 
 import difflib
 import os
@@ -13,7 +16,7 @@ from .repository_vaswani import AUTO_MAP, CUSTOM_PIPELINES
 
 logger = logging.get_logger(__name__)
 
-# What transformers, older transformers and PEFT store in a config.json beside the fields of its class.
+# Names that transformers, older transformers and PEFT store in a config.json beside the fields of its class.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan cross_attention_hidden_size
@@ -26,7 +29,7 @@ STORED_BY_TRANSFORMERS = frozenset(
 
 _MAPS = ("auto_map", "custom_pipelines")
 
-# Where a checkpoint with two vocabularies keeps the tokenizer of the target language.
+# The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
 # The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
@@ -390,7 +393,7 @@ def _field_names() -> set[str]:
 
 
 def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
-    """What is no field, with the sentence that says so."""
+    """Names that are no fields, each with the sentence that says so."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     names = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {

@@ -50,19 +50,11 @@ class TokenTree:
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Make place for prompts, which the beams of a sentence have in common.
-
-        Args:
-            real (torch.Tensor): [N, P] bool, False for padding.
-            num_beams (int): Beams of each sentence.
-
-        Returns:
-            list: For each attention the additive mask [N, 1, P, P] of the prompts, or None.
-        """
+        """Make place for prompts, of which `real` [N, P] bool are no padding; for each attention [N, 1, P, P] or None."""
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # With one beam and no padding everything is visible, and no mask is the fastest one.
+        # Everything is visible with one beam and no padding, and no mask is the fastest one.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -75,14 +67,9 @@ class TokenTree:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Make place for one more token of each beam.
+        """Make place for one more token of each beam, at `positions` [N, 1]; for each attention [N, 1, beams, M] or None.
 
-        Args:
-            parents (torch.Tensor): [N, beams] int64: the beam of the step before that each one goes on from.
-            positions (torch.Tensor): [N, 1] int64, of the new tokens.
-
-        Returns:
-            list: For each attention the additive mask [N, 1, beams, M] of the new tokens, or None.
+        `parents` [N, beams] int64 are the beams of the step before that these go on from.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -100,15 +87,9 @@ class TokenTree:
         return tree_masks(self.attentions, self.visible[:, :, :end], positions, key_positions)
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take up new tokens; `length` is advanced by the caller when all layers have them.
+        """Take up keys [N, H, beams, K] and values of new tokens, and give back those of all M tokens.
 
-        Args:
-            key (torch.Tensor): [N, H, beams, K] float.
-            value (torch.Tensor): [N, H, beams, d_v] float.
-            layer_idx (int): The layer.
-
-        Returns:
-            tuple: Keys [N, H, M, K] and values [N, H, M, d_v] of all tokens, the new ones included.
+        The caller advances `length` when all layers have them.
         """
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
@@ -118,11 +99,7 @@ class TokenTree:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences only.
-
-        Args:
-            sentences (torch.Tensor): [N'] int64.
-        """
+        """Keep these sentences [N'] only."""
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -246,11 +223,7 @@ class TreeDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences only.
-
-        Args:
-            sentences (torch.Tensor): [N'] int64.
-        """
+        """Keep these sentences [N'] only."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys, layer.values = layer.keys.index_select(0, sentences), layer.values.index_select(0, sentences)
@@ -286,7 +259,7 @@ class TreeDecoder:
         return states, None if watch is None else watch.weights[last]
 
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
-        """Looked up in a table that grows, since sinusoids are dear to compute at each step."""
+        """Position encodings [N, T, D], from a table that grows, since sinusoids are dear to compute at each step."""
         if len(self.encodings) < self.num_read:
             longest = getattr(self.decoder, "embed_positions", None)
             size = 2 * self.num_read + 62
@@ -297,15 +270,7 @@ class TreeDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """What belongs to the beams that others go on from.
-
-    Args:
-        values (torch.Tensor): [N, K, ...].
-        parents (torch.Tensor): [N, K'] int64.
-
-    Returns:
-        torch.Tensor: [N, K', ...].
-    """
+    """The values, out of [N, beams, ...], of the beams that others go on from, `parents` [N, beams'] int64."""
     first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
     rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
     return rows.view(*parents.shape, *values.shape[2:])
@@ -336,14 +301,7 @@ class RowDecoder:
                 self.model_kwargs[name] = _repeated(self.model_kwargs.get(name), self.num_beams)
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts.
-
-        Args:
-            input_ids (torch.Tensor): [B * K, P] int64, the same in all K rows of a sentence.
-
-        Returns:
-            torch.Tensor: Logits [B, K, V] float32 of the first new token.
-        """
+        """Read the prompts, as `TreeDecoder.start`; logits [B, K, V]."""
         is_first, watch = not self.config.is_assistant, self._watch()
         kwargs = self.model_kwargs if watch is None else {**self.model_kwargs, "attention_watch": watch}
         outputs = self.model._prefill(input_ids, self.config, kwargs, is_first_iteration=is_first)
@@ -351,15 +309,7 @@ class RowDecoder:
         return self._take(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam.
-
-        Args:
-            sequences (torch.Tensor): [N, K, T] int64.
-            parents (torch.Tensor): [N, K] int64: the beam of the step before that each one goes on from.
-
-        Returns:
-            torch.Tensor: Logits [N, K, V] float32 of the next token.
-        """
+        """Read the newest token of each beam, as `TreeDecoder.step`; logits [N, K, V]."""
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
             sequences.flatten(0, 1), next_sequence_length=1 if self.config.use_cache else None, **self.model_kwargs
@@ -407,11 +357,7 @@ class RowDecoder:
         return logits.unflatten(0, (-1, self.num_beams))
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences only; for dynamic caches.
-
-        Args:
-            sentences (torch.Tensor): [N'] int64.
-        """
+        """Keep these sentences [N'] only; for dynamic caches."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
@@ -426,14 +372,7 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """The cache as transformers gives it back: of the beams that would go on, with the source for each.
-
-        Args:
-            parents (torch.Tensor): [B, K] int64: the beam of the step before that each one goes on from.
-
-        Returns:
-            Cache: None where there is none.
-        """
+        """The cache, if there is one, as transformers gives it back: of the beams that would go on from `parents` [B, K]."""
         self._reorder(parents)
         cache = self.model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):

@@ -230,18 +230,7 @@ class DecoderLayerStep:
         source_mask: torch.Tensor | None,
         watch: AttentionWatch | None = None,
     ) -> torch.Tensor:
-        """The output of the layer.
-
-        Args:
-            states (torch.Tensor): [N * beams, D] float.
-            shape (tuple): (N, beams).
-            mask (torch.Tensor, optional): Additive, of self-attention.
-            source_mask (torch.Tensor, optional): Additive, of cross-attention.
-            watch (AttentionWatch, optional): Gets the weights of cross-attention.
-
-        Returns:
-            torch.Tensor: [N * beams, D] float.
-        """
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
         linear, norm, (first, second, last) = nn.functional.linear, torch.layer_norm, self.norms
         if self.pre_norm:
             states = self.self_attn(norm(states, *first), shape, mask).add_(states)
@@ -255,14 +244,7 @@ class DecoderLayerStep:
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """How transformers splits a stack over devices: by classes, by heads and by inner features.
-
-    Args:
-        *attentions (str): Names of the attentions in a layer.
-
-    Returns:
-        dict: The way of splitting, by the name of the projection in the stack.
-    """
+    """The plan by which transformers splits a stack with these attentions: by classes, heads and inner features."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         plan |= {f"layers.*.{name}.{projection}": "colwise" for projection in ("q_proj", "k_proj", "v_proj")}

@@ -218,16 +218,19 @@ class PhraseSearch(BeamSearch):
         return ending + going_on
 
 
-def check_phrases(must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int) -> None:
-    """Check what translations shall contain.
+def check_phrases(
+    must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int, has_own_cache: bool
+) -> None:
+    """Check the phrases that translations shall contain.
 
     Args:
         must_contain (Sequence): For each sentence its phrases, lists of token ids.
         config (GenerationConfig): The settings they come with.
         num_classes (int): V.
+        has_own_cache (bool): Whether the caller gives a cache.
 
     Raises:
-        ValueError: If a phrase is no list of token ids, or tokens are sampled.
+        ValueError: If a phrase is no list of token ids, tokens are sampled, or there is a cache.
     """
     special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
@@ -242,6 +245,8 @@ def check_phrases(must_contain: Sequence[Sequence[Sequence[int]]], config: Gener
                 )
     if config.do_sample:
         raise ValueError("`must_contain` cannot be combined with `do_sample`; leave one of them out.")
+    if has_own_cache:
+        raise ValueError("`must_contain` cannot be combined with `past_key_values`; leave one of them out.")
 
 
 def search_again(
