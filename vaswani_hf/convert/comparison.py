@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
+from ..model.configuration_vaswani import decoder_start_token_id
+
 # Source and target tokenizer; one object twice for a joint vocabulary.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 
@@ -31,8 +33,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     longest = config.max_position_embeddings if is_learned else max(_SOURCE_LENGTHS)
     source = _rows(config.vocab_size, [min(n, longest) for n in _SOURCE_LENGTHS], config, generator)
     target = _rows(config.decoder_vocab_size, [min(n, longest) for n in _TARGET_LENGTHS], config, generator)
-    starts = (config.decoder_start_token_id, config.bos_token_id, 0)
-    target["input_ids"][:, 0] = next(token_id for token_id in starts if token_id is not None)
+    target["input_ids"][:, 0] = decoder_start_token_id(config) or 0
     return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
 
 

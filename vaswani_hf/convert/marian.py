@@ -18,7 +18,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import ADDED_SETTINGS, VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions
@@ -32,7 +32,6 @@ _SAME_FIELDS = """
 """.split()
 # Modules whose inputs have D features, so that the columns of their weights are reordered; in others the rows are.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
-_SEARCH_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
@@ -160,7 +159,7 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
     """What transformers' own search can do of these settings, and a warning about the rest."""
     settings = config.to_dict()
-    removed = {name: settings.pop(name, None) for name in _SEARCH_SETTINGS}
+    removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]
     if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
         settings["max_length"] = num_positions

@@ -5,7 +5,7 @@ import math
 from transformers import PreTrainedModel
 
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
-from ..translation.translator import DEFAULT_MAX_LENGTH
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .comparison import Tokenizers
 
 # Section 6.1: an output may be so much longer than its input (tokens).

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from transformers import TextStreamer
 
-from ..data.reading import read_lines
-from ..model.scoring_vaswani import Translation
+from ..data.lines import read_lines
+from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
 
@@ -103,14 +103,10 @@ def translate_file(job: TranslationJob) -> None:
     Args:
         job (TranslationJob): What is asked for.
     """
-    translator_class: type[Translator] = Translator
+    loader: Callable[..., Translator] = Translator.from_pretrained
     if job.engine == "ctranslate2":
-        from ..convert.ctranslate2_engine import CTranslate2Engine
-
-        translator_class = CTranslate2Engine
-    load = functools.partial(
-        translator_class.from_pretrained, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble
-    )
+        from .ctranslate2 import load_ctranslate2_translator as loader
+    load = functools.partial(loader, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble)
     if job.stream:
         _stream(load(), job)
         return
@@ -150,15 +146,16 @@ def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
 def _as_json(translation: str | Translation) -> dict[str, Any]:
     if isinstance(translation, str):
         return {"text": translation}
-    return {name: _rounded(value) for name, value in asdict(translation).items() if value is not None}
+    return _rounded(asdict(translation))
 
 
 def _rounded(value: Any) -> Any:
-    """With six decimals, more than float32 has to offer, and without what is None."""
+    """A value with six decimals, more than float32 has to offer, and a record without token ids and fields of None."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, dict):
-        return {name: _rounded(entry) for name, entry in value.items() if entry is not None}
+        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
+        return {name: _rounded(entry) for name, entry in fields.items()}
     return [_rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
@@ -299,10 +296,10 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     for number, request in enumerate(_requests(job), 1):
-        segments, separators = translator.segments(request, number, job.options)
+        segments, separators = translator.layout(request, number, job.options)
         _show(separators[0])
         for segment, separator in zip(segments, separators[1:], strict=True):
-            translator.generate_batch([segment], streamer=streamer, **settings)
+            translator.backend.search([segment], streamer=streamer, **settings)
             _show(separator)
         _show("\n")
 
