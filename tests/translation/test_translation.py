@@ -240,6 +240,60 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
     assert str(raised.value) == message
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.translate("seven"), "`lines` must be a list or another iterable of texts, but is of type str."),
+        (
+            lambda t: t.translate(b"seven"),
+            "`lines` must be a list or another iterable of texts, but is of type bytes.",
+        ),
+        (lambda t: t.translate(None), "`lines` must be a list or another iterable of texts, but is of type NoneType."),
+        (
+            lambda t: t.translate(["seven"], target_prefixes="si"),
+            "`target_prefixes` must be a list or another iterable of texts, but is of type str.",
+        ),
+        (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
+        (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
+        (lambda t: list(t.translate([3])), "A text to translate must be a str, but one is of type int."),
+        (lambda t: list(t.translate([b"a"])), "A text to translate must be a str, but one is of type bytes."),
+        (
+            lambda t: list(t.translate([None], split_sentences=True)),
+            "A text to translate must be a str, but one is of type NoneType.",
+        ),
+        (lambda t: list(t.score(["a"], [3])), "A translation must be a str, but one is of type int."),
+        (
+            lambda t: list(t.translate(["a"], target_prefixes=[3])),
+            "A target prefix must be a str, but one is of type int.",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused_in_a_sentence(translator, call, message):
+    with pytest.raises(TypeError) as raised:
+        call(translator)
+    assert str(raised.value) == message
+
+
+def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatch):
+    """A model may say a line break; a line stays a line."""
+    ids = translator.target_tokenizer("one\ntwo")["input_ids"]
+    monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *ids]]))
+    assert list(translator.translate(["three"])) == ["one two"]
+    assert list(translator.translate(["three\nfour"])) == ["one\ntwo"]
+
+
+def test_translating_imports_nothing_that_reads_or_scores_corpora(checkpoint):
+    code = f"""
+import sys
+from vaswani_hf.cli import main
+assert main(["translate", {checkpoint!r}, "--text", "one", "--max_new_tokens", "2", "--device", "cpu"]) == 0
+names = {{"datasets", "pyarrow", "sacrebleu", "evaluate", "matplotlib"}}
+print(names & {{name.split(".")[0] for name in sys.modules}}, "vaswani_hf.data.reading" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "set() False"
+
+
 def test_an_ensemble_has_one_vocabulary(copier_checkpoint, checkpoint):
     both = Translator.from_pretrained(copier_checkpoint, "cpu", ensemble=[copier_checkpoint])
     assert list(both.translate(["eins ja?"])) == ["eins ja?"]

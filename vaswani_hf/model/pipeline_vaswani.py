@@ -1,10 +1,9 @@
 """The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
 
 It behaves as the one of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads, and travels with a
-checkpoint so that the task works without the package. It is a thin adapter: the translating is done by the engine in
-`translator_vaswani`. Differs from transformers 4: an empty text is translated to an empty text, lists are sorted by
-length, texts that are too long for a Vaswani model are cut, and a model may have a second tokenizer for the target
-language.
+checkpoint so that the task works without the package. It is a thin adapter of the engine in `translator_vaswani`. Differs
+from transformers 4: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
+Vaswani model are translated in pieces, and a model may have a second tokenizer for the target language.
 
 Letters of shapes: T target length, K translations of one text (`num_return_sequences`).
 """
@@ -128,18 +127,17 @@ class TranslationPipeline(Pipeline):
         Raises:
             TypeError: If a text is no str.
         """
-        of_all = (self._preprocess_params, self._forward_params, self._postprocess_params)
-        pairs = zip(of_all, self._sanitize_parameters(**kwargs), strict=True)
-        constraints, forward, postprocess = ({**of_each, **of_call} for of_each, of_call in pairs)
+        _, forward, postprocess = self._sanitize_parameters(**kwargs)
+        forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
         if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
-            inputs = map(inputs.__getitem__, range(len(inputs)))
-        if any(constraints.values()):
-            inputs = package_part("constrained_requests", next(filter(constraints.get, constraints)))(
-                inputs, **constraints
-            )
+            dataset: Any = inputs
+            inputs = map(dataset.__getitem__, range(len(dataset)))
+        constraints = {name: value for name in _CONSTRAINTS if (value := forward.pop(name, None))}
+        if constraints:
+            inputs = package_part("constrained_requests", min(constraints))(inputs, **constraints)
         if isinstance(inputs, (str, Mapping, Request)) or not isinstance(inputs, Iterable):
             return next(self._run([inputs], forward, postprocess))
         if isinstance(inputs, Sequence):
@@ -160,40 +158,27 @@ class TranslationPipeline(Pipeline):
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
             raise ValueError("`return_tensors` must be left out with `split_sentences`, which joins texts.")
         kwargs.pop("num_workers", None)
-        constraints = {name: kwargs.pop(name) for name in _CONSTRAINTS if name in kwargs}
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
         forward = {name: value for name, value in kwargs.items() if name not in ("return_tensors", "return_text")}
-        return constraints, forward, postprocess
+        return {}, forward, postprocess
 
     def preprocess(self, input_: Any) -> dict[str, Any]:  # type: ignore[override]
-        """A list of one `Request` as `requests`.
-
-        Args:
-            input_: A text, or a `Request`.
-        """
+        """A list of one `Request` as `requests`, from a text."""
         return {"requests": [input_ if isinstance(input_, Request) else Request(checked_text(input_))]}
 
     def _forward(self, model_inputs, **settings):
         requests, is_ours = model_inputs["requests"], self.model.config.model_type == "vaswani"
         of_package = [n for n in _OF_THE_PACKAGE if settings.get(n) or any(getattr(r, n, None) for r in requests)]
         engine_class = package_part("Translator", of_package[0]) if of_package else TranslationEngine
-        engine = engine_class(
-            self.model,
-            self.tokenizer,
-            self.target_tokenizer,
-            settings.pop("ensemble", None) or (),
-            prefix=self._prefix,
-            task_settings=self._task_settings,
-        )
+        models = (self.model, self.tokenizer, self.target_tokenizer, settings.pop("ensemble", None) or ())
+        engine = engine_class(*models, prefix=self._prefix, task_settings=self._task_settings)
         settings["batch_size"] = settings.get("batch_size") or (None if is_ours else 1)
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
-        starts = [setting_of(n, options.generate, self.model.generation_config) for n in _STARTS]
-        return {
-            "translations": list(engine.translations(requests, options)),
-            "start": [start for start in starts if start is not None][:1],
-        }
+        starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
+        start = [token_id for token_id in starts if token_id is not None][:1]
+        return {"translations": list(engine.translations(requests, options)), "start": start}
 
     def postprocess(  # type: ignore[override]
         self,
@@ -203,21 +188,11 @@ class TranslationPipeline(Pipeline):
         return_scores: bool = False,
         return_alignments: bool = False,
     ) -> list[dict[str, Any]]:
-        """The translations of one text as K records.
-
-        Args:
-            model_outputs: `translations` of the text, and the `start` of the decoder.
-            return_tensors: Whether to give token ids.
-            return_text: Whether to give the text beside the token ids; without these there is always text.
-            return_scores: Whether to give `score`, `confidence` and `words`.
-            return_alignments: Whether to give the `alignment`.
-        """
+        """The K records of one text, which are in `translations`; token ids begin with the decoder's `start`."""
         records = []
         for translation in model_outputs["translations"][0]:
-            record: dict[str, Any] = {}
-            if return_tensors:
-                ids = [*model_outputs["start"], *translation.token_ids] if translation.token_ids else []
-                record["translation_token_ids"] = torch.tensor(ids, dtype=torch.int64)
+            ids = [*model_outputs["start"], *translation.token_ids] if translation.token_ids else []
+            record = {"translation_token_ids": torch.tensor(ids, dtype=torch.int64)} if return_tensors else {}
             if return_text or not return_tensors:
                 record["translation_text"] = translation.text
             if return_scores:
@@ -229,12 +204,13 @@ class TranslationPipeline(Pipeline):
         return records
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Saves the model and its tokenizers so that `pipeline` finds them."""
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        # The package writes the card too, and checks what has arrived.
+        """Pushes the model with its tokenizers and its code, and as `vaswani push` does where the package is imported."""
         if self.model.config.model_type == "vaswani" and "push_pipeline" in PACKAGE_PARTS:
             return PACKAGE_PARTS["push_pipeline"]()(self, repo_id, **kwargs)
         return super().push_to_hub(repo_id, **kwargs)

@@ -1,8 +1,8 @@
 """The engine that translates texts: segments, batches of similar length, hypotheses, and texts in the order of the input.
 
 It serves every encoder-decoder model that generates, and travels with a checkpoint because the checkpoint's pipeline is
-an adapter of it. The search itself is not here but in `generation_vaswani`, or in whatever a `Backend` calls; scores,
-alignments, constraints, sentences and the repetition guard are added by `vaswani_hf.translation.Translator`.
+an adapter of it. It is not the search, which is in `generation_vaswani`; and scores, alignments, constraints, sentences
+and the repetition guard are added by `vaswani_hf.translation.Translator`.
 
 Letters of shapes: B batch, S source length, T target length.
 """
@@ -35,43 +35,30 @@ _LENGTHS = {"max_new_tokens", "max_length"}
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """How texts are translated; these defaults are those of the pipeline, the command line and `Translator`.
+    """How texts are translated; these defaults are those of the pipeline, the command line and `Translator`."""
 
-    Attributes:
-        window (int): Texts that are read and sorted by length before their translations are given.
-        tokens_per_batch (int): Source positions of a batch, padding included (tokens).
-        batch_size (int, optional): Segments of a batch at most.
-        warn_of_limit (bool): Whether a limit that is short for the longest source is worth a warning.
-        split_sentences (bool): Whether texts are translated sentence by sentence; the first of four options that only
-            `Translator` has.
-        repetition_guard (bool): Whether translations that fall into a loop are searched once more.
-        return_scores (bool): Whether translations have scores.
-        return_alignments (bool): Whether they have word alignments.
-        seed (int, optional): The seed of sampling.
-        tokenize (dict): Settings of the source tokenizer.
-        decode (dict): Settings of the target tokenizer's `decode`.
-        generate (dict): Settings of `generate`.
-    """
-
+    # Texts that are read and sorted by length before their translations are given.
     window: int = 1000
+    # Source positions, padding included, and segments of a batch at most.
     tokens_per_batch: int = 4096
     batch_size: int | None = None
-    warn_of_limit: bool = False
+    # These four are for `Translator`, which translates loops once more and long texts sentence by sentence.
     split_sentences: bool = False
     repetition_guard: bool = False
     return_scores: bool = False
     return_alignments: bool = False
+    # The seed of sampling.
     seed: int | None = None
+    # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
     tokenize: dict[str, Any] = field(default_factory=dict)
     decode: dict[str, Any] = field(default_factory=lambda: {"clean_up_tokenization_spaces": False})
     generate: dict[str, Any] = field(default_factory=dict)
+    # Whether a limit of the translation that is short for the longest source is worth a warning.
+    warn_of_limit: bool = False
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
         """The options of a call; those that have no field go to `generate`.
-
-        Args:
-            **options: By name.
 
         Raises:
             ValueError: If a size is not positive.
@@ -91,13 +78,7 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """A text to translate.
-
-    Attributes:
-        text (str): The text.
-        target_prefix (str): The beginning of its translation.
-        must_contain (sequence): Phrases (str) that its translation contains.
-    """
+    """A text to translate, with the beginning of its translation and phrases that its translation contains."""
 
     text: str
     target_prefix: str = ""
@@ -106,22 +87,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Segment:
-    """A sentence, or a part of one that is longer than the model takes: what is translated at a time.
-
-    Attributes:
-        text (str): The text.
-        token_ids (list): Its tokens, `</s>` last.
-        words (list): For each of them the word of the whole text that it belongs to, -1 for none.
-        generate (dict): What the tokenizer gives to `generate`, such as the language of the translation.
-        prefix (list): The tokens that its translation begins with.
-        phrases (list): The phrases, as tokens, that its translation contains.
-        forced (str): The text of both.
-    """
+    """A sentence, or a part of one that is longer than the model takes, which is translated at a time."""
 
     text: str
+    # `</s>` last; and for each token the word of the whole text that it belongs to, -1 for none.
     token_ids: list[int]
     words: list[int]
+    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that its translation begins with, the phrases as tokens that it contains, and the text of both.
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
     forced: str = ""
@@ -129,27 +103,18 @@ class Segment:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A result of a search.
+    """A result of a search, as tokens and as text."""
 
-    Attributes:
-        token_ids (list): Behind the decoder's start token, forced ones first; `</s>` last, unless it was cut off.
-        num_forced (int): Tokens of the target prefix.
-        text (str): The decoded tokens.
-    """
-
+    # Without the decoder's start; forced ones, as many as a target prefix has, first; `</s>` last, unless it was cut off.
     token_ids: list[int]
     num_forced: int
     text: str = ""
 
 
 class GenerateBackend:
-    """The search of `model.generate`: the backend that travels.
+    """The search of `model.generate`, averaged over the probabilities of an ensemble: the backend that travels.
 
-    Every backend has these attributes and `search`; `score`, which `Translator` needs, comes with the package.
-
-    Args:
-        model: An encoder-decoder model.
-        ensemble: More models of the same vocabulary, whose probabilities are averaged with the first one's.
+    A backend has `generation_config`, `max_positions`, `seed` and `search`, and for `Translator` also `score`.
     """
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
@@ -187,12 +152,9 @@ class GenerateBackend:
         return [[] for _ in segments], {}
 
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
-        """The hypotheses of a batch, best first.
+        """For each segment of a batch its hypotheses, best first; the settings are those of `generate`.
 
-        Args:
-            segments: B of them, of similar lengths.
-            with_attention: Whether a backend that cannot find the attention later, when it scores, is to keep it.
-            **settings: Those of `generate`.
+        `with_attention` tells a backend that cannot find the attention later, when it scores, to keep it.
         """
         prefixes, constraints = self.constraints(segments)
         if self.ensemble:
@@ -208,11 +170,9 @@ class GenerateBackend:
 
     def _idle_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Replacements for settings of the checkpoint that others make idle, of which transformers would warn."""
-        idle: dict[str, Any] = (
-            {"length_penalty": 1.0, "early_stopping": False} if settings.get("num_beams") == 1 else {}
-        )
-        if settings.get("max_new_tokens"):
-            idle["max_length"] = None
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
         return {name: idle[name] for name in idle if getattr(self.generation_config, name, None) is not None}
 
 
@@ -256,7 +216,7 @@ class TranslationEngine:
     def translations(
         self, requests: Iterable[Request], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Any]]:
-        """The translations of each text, in the order of the texts.
+        """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
 
         An empty text, or one of white space, has empty translations. A text longer than the model was made for is cut
         at word boundaries, its pieces translated and joined by a space, and a warning says so.
@@ -265,9 +225,6 @@ class TranslationEngine:
             requests: Texts, read as far as a window at a time.
             options: How to translate.
             first_line: The number of the first one, for warnings and for the seed.
-
-        Yields:
-            For each text `num_return_sequences` results with `text` and `token_ids`, best first.
         """
         options = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
@@ -294,13 +251,7 @@ class TranslationEngine:
         return translations
 
     def layout(self, request: Request, number: int, options: TranslationOptions) -> tuple[list[Segment], list[str]]:
-        """The N segments of a text, and the N + 1 strings of white space before, between and after their translations.
-
-        Args:
-            request: The text.
-            number: Its number, for warnings.
-            options: How to translate.
-        """
+        """The N segments of a text, and the N + 1 strings of white space before, between and after their translations."""
         text = checked_text(request.text).strip()
         segments = self._pieces(self._segment(text, options), number) if text else []
         return segments, ["", *[" "] * (len(segments) - 1), ""] if segments else [""]
@@ -315,10 +266,10 @@ class TranslationEngine:
         elif self.backend.max_positions is None or not tokenizer.is_fast:
             inputs = tokenizer(self.prefix + text, **settings)
         else:
-            text_of_words, before = self.prefix + text, len(self.prefix.split())
             known = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
-            inputs = tokenizer(text_of_words, **settings, **known)
-            indices = source_word_indices(text_of_words, inputs["offset_mapping"], inputs["special_tokens_mask"])
+            inputs, before = tokenizer(self.prefix + text, **settings, **known), len(self.prefix.split())
+            columns = zip(inputs["offset_mapping"], inputs["special_tokens_mask"], strict=True)
+            indices = words_at(self.prefix + text, [-1 if is_special else start for (start, _), is_special in columns])
             words = [word - before + num_words if word >= before else -1 for word in indices]
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         return Segment(text, inputs["input_ids"], words or [-1] * len(inputs["input_ids"]), generate)
@@ -335,9 +286,8 @@ class TranslationEngine:
             boundaries = [i for i in range(end, start, -1) if words[i] != words[i - 1]]
             end = boundaries[0] if end < len(ids) - 1 and boundaries else end
             text = self.source_tokenizer.decode(ids[start:end])
-            pieces.append(
-                replace(segment, text=text, token_ids=[*ids[start:end], ids[-1]], words=[*words[start:end], -1])
-            )
+            piece_ids, piece_words = [*ids[start:end], ids[-1]], [*words[start:end], -1]
+            pieces.append(replace(segment, text=text, token_ids=piece_ids, words=piece_words))
             start = end
         logger.warning(
             f"Line {number} has {len(ids)} tokens, more than the {self.max_length} of this model; it is translated in "
@@ -381,10 +331,9 @@ class TranslationEngine:
 
     def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        limits = [
-            setting_of(name, options.generate, self.backend.generation_config) for name in sorted(_LENGTHS)[::-1]
-        ]
-        limit = next(filter(None, limits), None)
+        config = self.backend.generation_config
+        limit, other = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
+        limit = limit or other
         # The share of transformers 4.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
@@ -400,54 +349,24 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: GenerationConfig) -> Any:
-    """The value of a setting of `generate`: of the call, of the config that the call gives, or of the checkpoint.
-
-    Args:
-        name: Its name.
-        settings: Those of the call, which may contain a `generation_config`.
-        generation_config: The checkpoint's.
-    """
+    """The value of a setting of `generate`: the call's, that of the `generation_config` in the call, or the checkpoint's."""
     values = (getattr(config, name, None) for config in (settings.get("generation_config"), generation_config))
     return next((value for value in (settings.get(name), *values) if value is not None), None)
 
 
-def checked_text(text: Any) -> str:
-    """The text, if it is one.
-
-    Args:
-        text: What was given.
+def checked_text(text: Any, name: str = "A text to translate") -> str:
+    """The text.
 
     Raises:
         TypeError: If it is no str.
     """
     if not isinstance(text, str):
-        raise TypeError(f"A text to translate must be a str, but one is of type {type(text).__name__}.")
+        raise TypeError(f"{name} must be a str, but one is of type {type(text).__name__}.")
     return text
 
 
-def source_word_indices(text: str, offsets: Sequence[Sequence[int]], special_mask: Sequence[int]) -> list[int]:
-    """For each token of a source text the word that it belongs to.
-
-    Args:
-        text: The text; its words are what white space separates.
-        offsets: [S] the first character of each token and the one behind its last, as `return_offsets_mapping` gives.
-        special_mask: [S] 1 for tokens that are no text, as `return_special_tokens_mask` gives.
-
-    Returns:
-        [S] indices of words from 0; -1 for what belongs to none. White space belongs to the word behind it.
-    """
-    return words_at(
-        text, [-1 if special else start for (start, _), special in zip(offsets, special_mask, strict=True)]
-    )
-
-
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """The index of the word at or behind each position in a text; -1 where there is none, or for the position -1.
-
-    Args:
-        text: The text.
-        starts: Positions, such as the first characters of tokens.
-    """
+    """The index of the word at or behind each position in a text; -1 where there is none, or for the position -1."""
     # For each character, and the end, how many words end before it.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
@@ -458,16 +377,13 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def translation_token_ids(
     sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
 ) -> list[int]:
-    """The tokens of a translation that `generate` gave back, without the start and without padding.
+    """The tokens of a translation, the prefix first, `</s>` last unless it was cut off, without start and padding.
 
     Args:
-        sequence: A row of its result.
+        sequence: A row of what `generate` gave back.
         num_forced: Tokens of the translation's target prefix.
         prompt_length: Tokens that `generate` was given for the decoder, padding and start included.
         model: The model that generated.
-
-    Returns:
-        The prefix first; `</s>` last, unless the translation was cut off.
     """
     ends = eos_token_ids(model.generation_config)
     own = list(sequence[prompt_length:])
@@ -481,13 +397,7 @@ def translation_token_ids(
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Indices of pieces of similar length, longest first, each batch within the budget or a single piece.
-
-    Args:
-        pieces: Tokens.
-        tokens_per_batch: Positions of a batch at most, padding included.
-        batch_size: Pieces of a batch at most.
-    """
+    """Indices of pieces of similar length, longest first, each batch within the budget or a single piece."""
     batch: list[int] = []
     for i in sorted(range(len(pieces)), key=lambda i: -len(pieces[i])):
         if batch and (len(pieces[batch[0]]) * (len(batch) + 1) > tokens_per_batch or len(batch) == batch_size):

@@ -191,7 +191,7 @@ class Translator(TranslationEngine):
         while batch := list(islice(pairs, options.window)):
             segments, hypotheses = [], []
             for number, (source, target) in enumerate(batch, done + 1):
-                source, target = checked_text(source).strip(), checked_text(target).strip()
+                source, target = checked_text(source).strip(), checked_text(target, "A translation").strip()
                 segment = self._segment(source, options)
                 token_ids = self.target_tokenizer(text_target=target, verbose=False)["input_ids"]
                 self._check_positions(max(len(segment.token_ids), len(token_ids)), number)
