@@ -66,7 +66,7 @@ def _translate(arguments: argparse.Namespace) -> None:
     from .translation.files import TranslationJob, translate_file
     from .translation.translator import TranslationOptions
 
-    # Who types sees each translation at once; a file is sorted by length in windows, which is faster.
+    # Somebody who types sees each translation at once; a file is sorted by length in windows, which is faster.
     is_typed = arguments.text is None and arguments.input is None and sys.stdin.isatty()
     # A line of text holds one translation only.
     arguments.json |= (arguments.num_return_sequences or 1) > 1
@@ -330,7 +330,7 @@ def main(argv: list[str] | None = None) -> int:
             }
             commands[arguments.command](arguments)
     except BrokenPipeError:
-        # Whoever read our output has enough; keep Python from complaining when it flushes at the end.
+        # The reader of our output has enough; Python is kept from complaining when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -342,7 +342,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _without_bars_for_moments() -> None:
-    """Leave the bars of data preparation and of the Hub; those of loading and saving small models say nothing."""
+    """Hide the bars of loading and saving models; those of data preparation and of the Hub stay."""
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
@@ -361,7 +361,7 @@ def _report(error: Exception) -> int:
 
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"
-    # What we raise is a sentence; what others raise may be a page and need its name to be understood.
+    # Our errors are sentences; those of others may be a page and need their name to be understood.
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not interrupted:
         message = f"{type(error).__name__}: {message}"
     if len(message) > 600:

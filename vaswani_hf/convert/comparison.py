@@ -1,4 +1,4 @@
-"""What every export does at the end: the written model computes what the checkpoint computes, or there is an error.
+"""The comparison that ends every export: the written model computes what the checkpoint computes, or there is an error.
 
 Letters of shapes: B batch, S source length, T target length.
 """
@@ -51,7 +51,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     """The line that says how far the written model is from the checkpoint.
 
     Args:
-        what (str): What was compared, such as "logits of MarianMT".
+        what (str): The numbers that were compared, such as "logits of MarianMT".
         difference (float): The largest difference.
         tolerance (float, optional): The largest one that is no mistake; None where any is to be expected.
 
@@ -61,7 +61,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     Raises:
         ValueError: If the difference is above the tolerance.
     """
-    # Not `>`: a difference that is no number is a mistake too.
+    # A difference that is no number is a mistake too, which `>` would let pass.
     if tolerance is not None and not difference <= tolerance:
         raise ValueError(
             f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "

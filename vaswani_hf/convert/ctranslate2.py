@@ -98,11 +98,11 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """What encoder and decoder have outside their layers.
+        """Set the parts that encoder and decoder have outside their layers.
 
         Args:
-            spec (TransformerEncoderSpec or TransformerDecoderSpec): Where it is set.
-            module (VaswaniEncoder or VaswaniDecoder): Where it is.
+            spec (TransformerEncoderSpec or TransformerDecoderSpec): The specification.
+            module (VaswaniEncoder or VaswaniDecoder): The module that it describes.
         """
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
@@ -112,12 +112,12 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
-        """The projections of an attention, and what its scores are multiplied by.
+        """Set the projections of an attention, and the factor of its scores.
 
         Args:
-            spec (MultiHeadAttentionSpec): Where they are set.
-            attention (VaswaniAttention): Where they are.
-            self_attention (bool): Whether queries come from where keys and values come from.
+            spec (MultiHeadAttentionSpec): The specification.
+            attention (VaswaniAttention): The module that it describes.
+            self_attention (bool): Whether queries, keys and values have one source.
         """
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling
@@ -220,7 +220,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
         is_learned = model.config.position_embedding == "learned"
         table = stack.embed_positions.weight if is_learned else sinusoids(torch.arange(rows), model.config.d_model)
         layers.position_encodings.encodings = table
-    # Not for CTranslate2, which knows its table, but for those who ask how long an input may be.
+    # CTranslate2 knows its table; the attribute tells our backend how long an input may be.
     spec.config.add_attribute("max_position_embeddings", rows)
 
 

@@ -77,7 +77,7 @@ def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, fol
     batch = sample_batch(model.config)
     with torch.no_grad():
         difference = written(**batch).logits - model.float()(**batch).logits
-    # What follows the padding in the decoder is nobody's.
+    # Logits behind padding of the decoder are without meaning.
     difference = difference[batch["decoder_attention_mask"].bool()]
     return report("logits of MarianMT", difference.abs().max().item())
 
@@ -85,7 +85,7 @@ def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, fol
 def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # Where the output projection is its own, MarianMT does not tie the embeddings either.
+        # MarianMT does not tie the embeddings either where the output projection has a matrix of its own.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
         decoder_start_token_id=_start_token_id(config),
         max_position_embeddings=num_positions,
@@ -157,7 +157,7 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
-    """What transformers' own search can do of these settings, and a warning about the rest."""
+    """The settings that transformers' own search knows, after a warning about the others."""
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]

@@ -1,4 +1,4 @@
-"""How many positions a format gets that holds a table of them, where sinusoids go on for ever."""
+"""The number of positions in the table of a format that has one, while sinusoids go on for ever."""
 
 import math
 

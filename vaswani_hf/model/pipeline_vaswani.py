@@ -229,10 +229,10 @@ def _load_target_tokenizer(
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
-        # Of the model's revision, and there without the user's token: pipeline() passes on neither.
+        # The folder has the model's revision and needs no token of the user's: pipeline() passes on neither.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
-        # Not by AutoTokenizer: it asks for a config.json beside the tokenizer, and in the subfolder there is none.
+        # AutoTokenizer would ask for a config.json beside the tokenizer, and in the subfolder there is none.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(
@@ -248,10 +248,10 @@ def register_translation_pipeline() -> None:
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # pipeline() refuses what is listed there before it asks the registry; older versions have no such list.
+    # pipeline() refuses tasks of this list before it asks the registry; older versions have no such list.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
-    # With it Pipeline.save_pretrained would write `custom_pipelines` into the config of any model that translates,
+    # Pipeline.save_pretrained would otherwise write `custom_pipelines` into the config of any model that translates,
     # T5 for example, and pipeline() would then demand `trust_remote_code` for that checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task

@@ -35,7 +35,7 @@ _LENGTHS = {"max_new_tokens", "max_length"}
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """How texts are translated; these defaults are those of the pipeline, the command line and `Translator`."""
+    """The options of translating; their defaults are those of the pipeline, the command line and `Translator`."""
 
     # Texts that are read and sorted by length before their translations are given.
     window: int = 1000
@@ -53,7 +53,7 @@ class TranslationOptions:
     tokenize: dict[str, Any] = field(default_factory=dict)
     decode: dict[str, Any] = field(default_factory=lambda: {"clean_up_tokenization_spaces": False})
     generate: dict[str, Any] = field(default_factory=dict)
-    # Whether a limit of the translation that is short for the longest source is worth a warning.
+    # A limit of the translation that is short for the longest source is worth a warning.
     warn_of_limit: bool = False
 
     @classmethod
@@ -72,7 +72,7 @@ class TranslationOptions:
 
     @property
     def is_scored(self) -> bool:
-        """Whether translations have scores."""
+        """True if translations have scores."""
         return self.return_scores or self.return_alignments
 
 
@@ -105,7 +105,7 @@ class Segment:
 class Hypothesis:
     """A result of a search, as tokens and as text."""
 
-    # Without the decoder's start; forced ones, as many as a target prefix has, first; `</s>` last, unless it was cut off.
+    # The decoder's start is left out; forced tokens, of a target prefix, come first; `</s>` is last, unless it was cut off.
     token_ids: list[int]
     num_forced: int
     text: str = ""
@@ -282,7 +282,7 @@ class TranslationEngine:
         pieces, start, capacity = [], 0, self.max_length - 1
         while start < len(ids) - 1:
             end = min(start + capacity, len(ids) - 1)
-            # Back to the last word boundary, unless one word fills the piece.
+            # The piece ends at its last word boundary, unless one word fills it.
             boundaries = [i for i in range(end, start, -1) if words[i] != words[i - 1]]
             end = boundaries[0] if end < len(ids) - 1 and boundaries else end
             text = self.source_tokenizer.decode(ids[start:end])
@@ -388,7 +388,7 @@ def translation_token_ids(
     ends = eos_token_ids(model.generation_config)
     own = list(sequence[prompt_length:])
     end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
-    # What was cut off before the others of its batch is filled up.
+    # A translation that was cut off before the others of its batch is filled up.
     while end > 1 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
         end -= 1
     return [*sequence[prompt_length - num_forced : prompt_length], *own[:end]]

@@ -43,7 +43,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
         raise TypeError(f"A phrase of `must_contain` must be a str, but one is of type {type(phrase).__name__}.")
     if not phrase.strip():
         raise ValueError("A phrase of `must_contain` must have at least one character, but one is empty.")
-    # Behind some word that is then taken away.
+    # The phrase stands behind some word, which is then taken away.
     word, with_word = (
         tokenizer(text_target=text, add_special_tokens=False)["input_ids"] for text in ("a", f"a {phrase.strip()}")
     )

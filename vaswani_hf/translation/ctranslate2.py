@@ -37,17 +37,17 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With this the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search, at the same speed; with
-# 1, CTranslate2's default, 5 were others.
+# The results on 1,000 sentences of Multi30k (4 beams) were those of the exact search, at the same speed; with 1,
+# CTranslate2's default, 5 were others.
 PATIENCE = 2
 
 
 @dataclass(frozen=True)
 class RankedHypothesis(Hypothesis):
-    """A hypothesis with what CTranslate2 says of it.
+    """A hypothesis with its score and its attention.
 
     Attributes:
-        score (float): What `generate` reports as `sequences_scores`: the log-probability of the new tokens, divided by
+        score (float): The `sequences_scores` of `generate`: the log-probability of the new tokens, divided by
             the length penalty, with the coverage.
         attention (list, optional): [T][S] floats, what each target token, `</s>` included, attends to: the mean over
             the heads of the decoder's last layer.
@@ -61,7 +61,7 @@ class CTranslate2Backend:
     """A CTranslate2 model with its tokenizers and its generation settings.
 
     Args:
-        folder (str or Path): What `vaswani export --format ctranslate2` wrote.
+        folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
         device (str): "cpu", "cuda", "cuda:1" …, or "auto" for a GPU where CTranslate2 finds one.
         num_threads (int, optional): Threads of a CPU; those of torch by default.
 
@@ -262,7 +262,7 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """What the first target token attends to; CTranslate2's beam search takes it from another sentence."""
+        """The attention of the first target token, which CTranslate2's beam search takes from another sentence."""
         results = self._translator.translate_batch(
             source,
             beam_size=1,
@@ -296,8 +296,8 @@ def load_ctranslate2_translator(
     """The translator of a folder, asked for as `Translator.from_pretrained` is.
 
     Args:
-        name_or_path (str or Path): What `vaswani export --format ctranslate2` wrote.
-        device (str, optional): Where to run; a GPU where CTranslate2 finds one by default.
+        name_or_path (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
+        device (str, optional): The device; a GPU where CTranslate2 finds one by default.
         ensemble (sequence): Must be empty: CTranslate2 has no ensembles.
 
     Raises:
@@ -319,7 +319,7 @@ def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _options(config: SimpleNamespace, end_tokens: list[str], with_attention: bool) -> dict[str, Any]:
-    """What CTranslate2 calls these settings."""
+    """These settings under CTranslate2's names."""
     options = {
         "beam_size": config.num_beams,
         "length_penalty": config.length_penalty,

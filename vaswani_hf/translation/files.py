@@ -24,7 +24,7 @@ _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What `vaswani translate` is asked to do; its options have the same names.
+    """The work of one `vaswani translate`; its options have the same names.
 
     Attributes:
         model (str): A checkpoint folder or a repository on the Hub.
@@ -98,10 +98,10 @@ class TranslationJob:
 
 
 def translate_file(job: TranslationJob) -> None:
-    """Translate what a job names, and say on stderr how fast it went.
+    """Translate the texts of a job, and say on stderr how fast it went.
 
     Args:
-        job (TranslationJob): What is asked for.
+        job (TranslationJob): The work.
     """
     loader: Callable[..., Translator] = Translator.from_pretrained
     if job.engine == "ctranslate2":
@@ -138,7 +138,7 @@ def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
         line = json.dumps(_as_json(translation), ensure_ascii=False)
     else:
         line = translation if isinstance(translation, str) else translation.text
-        # One line for one line, whatever a text of JSON lines has within it.
+        # A text of JSON lines may have line breaks; the output has one line for each.
         line = line if job.text is not None else " ".join(line.split("\n"))
     return line.encode("utf-8", errors="replace") + b"\n"
 
@@ -161,7 +161,7 @@ def _rounded(value: Any) -> Any:
 
 @contextmanager
 def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
-    """Where to write, and how many lines stand there already.
+    """The file to write to, and how many lines it has already.
 
     Yields:
         tuple: A binary file, and the number of its lines.
@@ -186,7 +186,7 @@ def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
             yield file, done
         except BaseException:
             if file.tell() == 0:
-                # Nothing to continue, and nothing that would be in the way of another attempt.
+                # An empty file is nothing to continue, and would be in the way of another attempt.
                 os.unlink(job.output)
             raise
 
@@ -265,7 +265,7 @@ def _with_progress(
     """
     from tqdm.auto import tqdm
 
-    # None: no bar where stderr is no terminal; True: none among what somebody types or reads.
+    # There is no bar where stderr is no terminal (None), nor among lines that somebody types or reads (True).
     is_typed, is_read = total is None and sys.stdin.isatty(), sys.stdout.isatty() and not to_file
     disable = True if is_typed or is_read else None
     start, number = time.perf_counter(), 0
@@ -306,7 +306,7 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What `vaswani score` is asked to do.
+    """The work of one `vaswani score`.
 
     Attributes:
         model (str): A checkpoint folder or a repository on the Hub.
@@ -331,7 +331,7 @@ def score_files(job: ScoringJob) -> None:
     """Write a line for each pair of lines: the summed log-probability, the score, and those of the tokens.
 
     Args:
-        job (ScoringJob): What is asked for.
+        job (ScoringJob): The work.
 
     Raises:
         ValueError: If a file is missing, or they have not as many lines.

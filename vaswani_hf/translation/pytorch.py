@@ -1,4 +1,4 @@
-"""PyTorch as the backend of `Translator`: the search of `generate`, and what does not travel: constraints and scores.
+"""PyTorch as the backend of `Translator`: the search of `generate`, with constraints and scores, which do not travel.
 
 The other backend is in `ctranslate2`.
 

@@ -1,4 +1,4 @@
-"""What follows from the log-probabilities of a translation: its score, confidences, word alignment.
+"""Scores of a translation from its log-probabilities: score, confidences, word alignment.
 
 The log-probabilities come from a backend; BLEU and chrF are in `evaluation.metric`. Log-probabilities are in nats. `</s>`
 is a token like others; forced tokens (a target prefix) are not the translation's own and do not count.
@@ -51,7 +51,7 @@ class Translation:
 
     Attributes:
         text (str): The translation.
-        score (float): What beam search reports: the summed log-probability over the length penalty, and the coverage;
+        score (float): The score that beam search reports: the summed log-probability over the length penalty, and the coverage;
             of a text that was translated in parts the sum of their scores.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.

@@ -47,7 +47,7 @@ class Translator(TranslationEngine):
         source_tokenizer (PreTrainedTokenizerFast): Of the language that is translated.
         target_tokenizer (PreTrainedTokenizerFast): Of the language that it is translated to; may be the same object.
         ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
-        prefix (str): What is put before each text.
+        prefix (str): A text that is put before each text.
         task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
     """
 
@@ -66,7 +66,7 @@ class Translator(TranslationEngine):
 
         Args:
             name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
-            device (str, optional): Where to run; a GPU where there is one by default.
+            device (str, optional): The device; a GPU where there is one by default.
             ensemble (sequence): More checkpoints, of the same vocabulary.
             **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
                 `local_files_only` and `force_download`, as `snapshot_download` takes them.
@@ -132,7 +132,7 @@ class Translator(TranslationEngine):
         """Translations in the order of the requests.
 
         Args:
-            requests (Iterable): Texts with what is asked of their translations.
+            requests (Iterable): Texts with the constraints of their translations.
             options (TranslationOptions): How to translate.
             first_line (int): The number of the first one, for warnings and for the seed.
 
@@ -215,7 +215,7 @@ class Translator(TranslationEngine):
         Args:
             request (Request): The text.
             number (int): Its number, for warnings.
-            options (TranslationOptions): Whether to split it into sentences.
+            options (TranslationOptions): How to translate.
         """
         if not options.split_sentences:
             segments, between = super().layout(request, number, options)
@@ -300,7 +300,7 @@ def _requests(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request]:
-    """Lines with what is asked of their translations.
+    """Lines with the constraints of their translations.
 
     Raises:
         TypeError: If the phrases of a line are one text.
