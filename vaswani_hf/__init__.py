@@ -22,9 +22,13 @@ AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
 register_translation_pipeline()
-# Features that need more than the code that travels; imported when they are asked for.
-PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __package__)
-PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __package__)
+# Parts of the package that the travelling code finds where the package is imported, each imported when it is asked for.
+PACKAGE_PARTS["Translator"] = lambda: import_module(".translation.translator", __name__).Translator
+PACKAGE_PARTS["constrained_requests"] = lambda: (
+    import_module(".translation.constraints", __name__).constrained_requests
+)
+PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
+PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
 
 __all__ = [
     "TranslationPipeline",

@@ -4,12 +4,10 @@ Legend of shapes: N pairs of the corpus.
 """
 
 import csv
-import gzip
 import itertools
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,6 +33,8 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.version import __version__
+
+from .lines import read_lines
 
 # `datasets` would count downloads by sending the name of each dataset, private ones too, to a fixed address of Amazon's,
 # and wait for that behind a firewall.
@@ -250,24 +250,6 @@ def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]
             f"{source_file} and {target_file} must have equally many lines, but have {source_count:,} and"
             f" {target_count:,}."
         )
-
-
-def read_lines(path: Any) -> Iterator[str]:
-    """The lines of a text file without their ends; in binary mode a line ends at a line feed only.
-
-    Raises:
-        ValueError: If the file is not UTF-8 or its compression is damaged.
-    """
-    is_gzip = Path(path).suffix == ".gz"
-    try:
-        with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-                except UnicodeDecodeError:
-                    raise ValueError(f"{path} must be UTF-8 text, but line {number:,} is not.") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
 
 
 def _read_json(path: Path) -> Iterator[dict]:

@@ -32,6 +32,34 @@ _MAPS = ("auto_map", "custom_pipelines")
 # The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
+# Settings of `generate` that the search of this package adds to those of transformers.
+ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+# All settings of decoding that the package names, with the values of those that neither a call nor a checkpoint sets.
+DECODING_SETTINGS: dict[str, Any] = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "early_stopping": False,
+    "length_penalty": 1.0,
+    "max_new_tokens": None,
+    "max_length": None,
+    "no_repeat_ngram_size": 0,
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    **dict.fromkeys(ADDED_SETTINGS),
+}
+# Those that a score depends on.
+SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+# The paper's search, Section 6.1.
+PAPER_SEARCH: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1,
+    "max_length_b": 50,
+}
+
 # The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
 PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
 
@@ -409,7 +437,11 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
 
 
 __all__ = [
+    "ADDED_SETTINGS",
+    "DECODING_SETTINGS",
     "PACKAGE_PARTS",
+    "PAPER_SEARCH",
+    "SCORE_SETTINGS",
     "TARGET_FOLDER",
     "VaswaniConfig",
     "decoder_start_token_id",
