@@ -18,8 +18,8 @@ _GENERATION = (
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
-    from .recipe.schema import load_recipe
-    from .training.run import train
+    from .recipe import load_recipe
+    from .training import train
 
     train(load_recipe(arguments.recipe, overrides))
 

@@ -16,7 +16,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from vaswani_hf.checkpoint.tokenizers import BpeDropout, load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.data.bpe_dropout import BpeDropout
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 CORPUS = [
     "the cat sat on the mat and the dog lay on the mat",
@@ -169,7 +171,7 @@ def test_errors_say_what_is_wrong(arguments, message):
 
 TRAIN_AND_SAVE = """
 import json, sys
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(json.loads(sys.argv[1]), 400).save_pretrained(sys.argv[2])
 """
 

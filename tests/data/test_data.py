@@ -15,8 +15,9 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
-from vaswani_hf.data.reading import CorpusReport, PairSource, _Preparation, load_pairs, pair_lengths, prepare_pairs
+from vaswani_hf.data.preparation import CorpusReport, _Preparation, pair_lengths, prepare_pairs
+from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 PAIRS = [
     ("ein Haus", "a house"),
@@ -417,8 +418,9 @@ PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.reading import PairSource, load_pairs, prepare_pairs
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.preparation import prepare_pairs
+from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 tokenizer = train_tokenizer(["a"], 260)
 pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
 prepared, _ = prepare_pairs(pairs, tokenizer, tokenizer, max_length=10, max_length_ratio=2.0)

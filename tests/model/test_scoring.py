@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import COPIED_WORDS
 
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.alignment_vaswani import align_words, shift_alignment, source_word_indices, target_word_indices
 from vaswani_hf.model.constraints_vaswani import translation_token_ids
 from vaswani_hf.model.scoring_vaswani import (

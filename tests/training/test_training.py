@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
-from vaswani_hf.recipe.schema import load_recipe
-from vaswani_hf.training.averaging import average_checkpoints, checkpoints_in
-from vaswani_hf.training.run import train
+from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
+from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.translation.translator import Translator
 
 ROOT = Path(__file__).parents[2]

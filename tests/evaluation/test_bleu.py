@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-import vaswani_hf.evaluation.metric
-from vaswani_hf.evaluation.metric import TranslationMetric, score_translations
+import vaswani_hf.evaluation.bleu
+from vaswani_hf.evaluation.bleu import TranslationMetric, score_translations
 
 PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
 REFERENCES = [
@@ -114,7 +114,7 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
     evaluate = pytest.importorskip("evaluate")
     cache = tmp_path / "cache"
     program = (
-        "from vaswani_hf.evaluation.metric import TranslationMetric; metric = TranslationMetric();"
+        "from vaswani_hf.evaluation.bleu import TranslationMetric; metric = TranslationMetric();"
         "metric.add(prediction='a', reference='a'); print('added', flush=True); input();"
         "metric.add(prediction='b', reference='c'); print(metric.compute()['exact_match'])"
     )
@@ -134,7 +134,7 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize("missing", ["evaluate", "datasets"])
 def test_without_evaluate_the_function_works_and_the_class_says_what_to_install(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    spec = importlib.util.spec_from_file_location("metric_alone", vaswani_hf.evaluation.metric.__file__)
+    spec = importlib.util.spec_from_file_location("bleu_alone", vaswani_hf.evaluation.bleu.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.score_translations(["a b c d"], ["a b c d"])["bleu"] == pytest.approx(100)
