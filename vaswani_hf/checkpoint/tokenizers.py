@@ -25,8 +25,8 @@ def save_tokenizers(
         target_tokenizer: Written to the subfolder `target_tokenizer` of it, unless it is `source_tokenizer`.
         folder: The folder of the checkpoint.
     """
-    # tokenizer_config.json says whether there are two, not the presence of the subfolder: a request to the Hub that fails
-    # for a moment must not pass for a joint vocabulary, nor the subfolder of an earlier save for a second one.
+    # tokenizer_config.json says whether there are two. The presence of the subfolder does not: a request to the Hub that
+    # fails for a moment must not pass for a joint vocabulary, nor the subfolder of an earlier save for a second one.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:

@@ -167,7 +167,7 @@ def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np
 
 
 class PaddingEfficiency(NamedTuple):
-    """The shares of the positions of all batches that are tokens and not padding."""
+    """The shares of the positions of all batches that hold a token, not padding."""
 
     source: float
     target: float
@@ -214,7 +214,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """Begins at the beginning of the stream.
+        """Starts at the beginning of the stream.
 
         Args:
             pairs: The stream of `prepare_pairs`.
@@ -267,7 +267,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         """Lets the next iteration, and only that one, go on from a state.
 
         Args:
-            state: From `state_dict`.
+            state: A result of `state_dict`.
         """
         self.set_epoch(state["epoch"])
         self._go_to(state)

@@ -63,7 +63,7 @@ class BpeDropout:
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:
         pieces = tuple(word)
         while True:
-            # The best of the merges that are kept is the first kept one in the order of ranks: no more draws are needed.
+            # Draws end with the first merge that is kept, because it is the best of those that would be kept.
             for position in self._possible_merges(pieces):
                 if rng.random() >= self.rate:
                     merged = pieces[position] + pieces[position + 1]

@@ -1,7 +1,4 @@
-"""The corpus of a run: the splits that a recipe names, the tokenizers, and the pairs as token ids.
-
-Reading single files and datasets is the work of reading.py, cleaning and encoding of preparation.py.
-"""
+"""The corpus of a run: its splits, tokenizers and encoded pairs; single files are read in reading.py."""
 
 import os
 import re
@@ -79,7 +76,7 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     if data.dataset is None:
         return data
     if os.path.isdir(data.dataset):
-        # With the dot it cannot be taken for a repository of the Hub where the folder is not at hand.
+        # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
         return replace(data, dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None

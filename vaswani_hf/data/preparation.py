@@ -27,7 +27,7 @@ _ID_FEATURES = {
 
 @dataclass
 class CorpusReport:
-    """How many pairs were kept, and how many were dropped for which reason."""
+    """The number of pairs that were kept, and of those that were dropped for each reason."""
 
     kept: int = 0
     empty: int = 0

@@ -1,7 +1,6 @@
-"""Evaluation of a model on a test set: perplexity of the references, and BLEU and chrF of its translations.
+"""Evaluation of a model on a test set: BLEU and chrF of its translations, and perplexity; bleu.py compares given texts.
 
-The translations are those of the Translator; bleu.py compares them with references, and knows no model. Log-probabilities
-of single translations are the subject of `vaswani score`, not of this file.
+`vaswani score`, which gives log-probabilities of single translations, is no part of it.
 """
 
 import math

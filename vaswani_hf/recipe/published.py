@@ -14,7 +14,7 @@ from .schema import PublishingSection, Recipe
 
 
 def is_on_hub(dataset: str) -> bool:
-    """True if `data.dataset` can only mean a repository of the Hub; it means a folder wherever there is one of that name.
+    """True if `data.dataset` can only mean a repository of the Hub, because there is no folder of that name.
 
     Args:
         dataset (str): The value of the recipe.

@@ -1,4 +1,4 @@
-"""The sections of a recipe and their keys: the dataclasses that `load_recipe` fills (see loading.py) and checks.py judges."""
+"""The sections of a recipe and their keys: dataclasses that loading.py fills and checks.py judges."""
 
 import dataclasses
 import inspect

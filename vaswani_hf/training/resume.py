@@ -1,4 +1,4 @@
-"""Continuing an earlier run: its recipe, its newest complete checkpoint, and the refusal to mix it with another recipe."""
+"""Continuing an earlier run: its newest complete checkpoint, and the refusal to mix it with another recipe."""
 
 from pathlib import Path
 

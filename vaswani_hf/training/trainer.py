@@ -1,4 +1,7 @@
-"""The trainer: Seq2SeqTrainer with the paper's batches and schedule. The run around it is in run.py, its log in callbacks.py."""
+"""The trainer: Seq2SeqTrainer with the paper's batches and schedule, and its arguments.
+
+The run around it is in run.py, its log in callbacks.py.
+"""
 
 import json
 import time
@@ -189,7 +192,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF if the recipe says so."""
+        """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
         start = time.perf_counter()
         nats, tokens = negative_log_likelihood(self.model, self._validation_batches())
         total = self.accelerator.reduce(torch.tensor([nats, float(tokens)], dtype=torch.float64))
