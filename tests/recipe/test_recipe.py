@@ -220,7 +220,7 @@ def test_a_licence_that_is_none_or_that_the_data_does_not_allow_is_one_sentence(
         ("research-only", "null"),
         ("cc-by-nc-4.0", "cc-by-nc-nd-4.0"),
         ("cc-by-nc-4.0", "research-only"),
-        # What these ask of a model is not certain, or they say nothing.
+        # These licences do not say, or not with certainty, what they ask of a model.
         ("cc-by-sa-4.0", "mit"),
         ("cc-by-nd-4.0", "mit"),
         ("cc-by-nc-4.0", "other"),
