@@ -14,6 +14,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 def build(name: str, arguments: argparse.Namespace) -> torch.nn.Module:
@@ -24,7 +25,7 @@ def build(name: str, arguments: argparse.Namespace) -> torch.nn.Module:
         arguments (Namespace): The shape.
 
     Returns:
-        Module: With shared embeddings and the paper's label smoothing where the model has it.
+        Module: The model has shared embeddings and, where it can, the paper's label smoothing.
     """
     shape = {f"{side}_layers": arguments.layers for side in ("encoder", "decoder")}
     shape |= {f"{side}_attention_heads": arguments.heads for side in ("encoder", "decoder")}
@@ -49,7 +50,7 @@ def batch(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
     shape = (max(1, arguments.tokens // arguments.length), arguments.length)
     input_ids, labels = (torch.randint(4, arguments.vocabulary, shape) for _ in range(2))
     mask = torch.ones_like(input_ids)
-    input_ids[::7, -1], mask[::7, -1], labels[::7, -1] = 1, 0, -100
+    input_ids[::7, -1], mask[::7, -1], labels[::7, -1] = 1, 0, IGNORED_LABEL
     inputs = {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
     return {name: tensor.to(arguments.device) for name, tensor in inputs.items()}
 
@@ -58,7 +59,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, arguments: ar
     """One step of training.
 
     Args:
-        model (Module): What is trained.
+        model (Module): The model that is trained.
         optimizer (Optimizer): Its optimizer.
         arguments (Namespace): The size of the batch.
 
@@ -89,7 +90,7 @@ def peak_memory(name: str, arguments: argparse.Namespace) -> float:
     model = build(name, arguments).to(arguments.device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if arguments.device == "cpu":
-        # From here on the highest resident size counts anew (Linux).
+        # The highest resident size counts anew after this (Linux).
         Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
     for _ in range(2):

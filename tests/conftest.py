@@ -25,8 +25,9 @@ for _name in os.environ.keys() - _ENVIRONMENT.keys():
 os.environ.update(_ENVIRONMENT)
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM  # noqa: E402
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer  # noqa: E402
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
+from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)

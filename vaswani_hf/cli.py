@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
-    from .recipe.schema import load_recipe
-    from .training.run import train
+    from .recipe import load_recipe
+    from .training import train
 
     train(load_recipe(arguments.recipe, overrides))
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card, read_card
+from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import strictest
-from vaswani_hf.recipe.schema import load_recipe
 
 AGAIN = "copy or download it again."
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN
@@ -218,7 +218,7 @@ def test_a_dataset_with_several_licences(hub, repo_id, tmp_path):
     card = b"---\nlicense: [mit, cc-by-nc-4.0]\n---\n"
     hub.create_repository(repo_id, type="dataset").commit({"README.md": card})
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", repo_id))
-    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml"), None).data.license == "cc-by-nc-4.0"
+    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml").data, None).license == "cc-by-nc-4.0"
 
 
 def test_a_dataset_whose_card_is_damaged(tmp_path):
@@ -228,7 +228,7 @@ def test_a_dataset_whose_card_is_damaged(tmp_path):
     (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", str(folder)))
     with pytest.raises(ValueError) as caught:
-        load_split(load_recipe(tmp_path / "recipe.yaml"), "train")
+        load_split(load_recipe(tmp_path / "recipe.yaml").data, "train", 1)
     assert str(caught.value) == (
         f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but that is "
         "damaged; correct it, or take another `data.dataset_revision`."

@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 import vaswani_hf
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 TEXT = "der Hund läuft"
 TASKS = ("translation", "translation_de_to_de")

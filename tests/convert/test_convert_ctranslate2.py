@@ -9,8 +9,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
 

@@ -16,11 +16,12 @@ from transformers import (
 )
 
 import vaswani_hf.convert.export
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.comparison import report, sample_batch
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.marian import to_marian
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 TWO = {"vocab_size": 23, "decoder_vocab_size": 19, "share_encoder_decoder_embeddings": False}
 EXPRESSIBLE = {

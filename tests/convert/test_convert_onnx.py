@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")

@@ -13,9 +13,10 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 
-from vaswani_hf.checkpoint.tokenizers import BpeDropout, train_tokenizer
 from vaswani_hf.data.batching import PairCollator, StreamedBatches, TokenBudgetSampler, padding_efficiency
-from vaswani_hf.data.reading import pair_lengths, prepare_pairs
+from vaswani_hf.data.bpe_dropout import BpeDropout
+from vaswani_hf.data.preparation import pair_lengths, prepare_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))
 COUNT = 1000

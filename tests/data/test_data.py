@@ -15,8 +15,9 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
-from vaswani_hf.data.reading import CorpusReport, PairSource, _Preparation, load_pairs, pair_lengths, prepare_pairs
+from vaswani_hf.data.preparation import CorpusReport, _Preparation, pair_lengths, prepare_pairs
+from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 PAIRS = [
     ("ein Haus", "a house"),
@@ -300,7 +301,7 @@ def test_a_language_that_a_dataset_lacks(streaming):
 
 # Cleaning and encoding
 
-# With the tokenizer of bytes, a sentence of n letters has n + 2 tokens.
+# A sentence of n letters has n + 2 tokens, because the tokenizer splits into bytes.
 RAW = [
     ("\tabc ", " abcd\u3000"),
     ("", "abc"),
@@ -413,12 +414,14 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     assert prepare(other, load_pairs(PairSource(**paths)))[0].cache_files != first.cache_files
 
 
-PREPARE = """
+TRAIN_AND_PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.reading import PairSource, load_pairs, prepare_pairs
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.preparation import prepare_pairs
+from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
 pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
 prepared, _ = prepare_pairs(pairs, tokenizer, tokenizer, max_length=10, max_length_ratio=2.0)
@@ -426,11 +429,14 @@ print(prepared.cache_files[0]["filename"])
 """
 
 
-def test_another_process_finds_them_in_the_cache(tokenizer, tmp_path):
+def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_cache(tokenizer, tmp_path):
     paths = aligned(tmp_path, *zip(*RAW, strict=True))
-    command = [sys.executable, "-c", PREPARE, str(tmp_path)]
+    command = [sys.executable, "-c", TRAIN_AND_PREPARE, str(tmp_path)]
     root = Path(__file__).parents[2]
     elsewhere = subprocess.run(command, check=True, cwd=root, timeout=120, capture_output=True, text=True)
+    train_tokenizer(iter(["ein Haus am Haus, ein Bau am Bau"]), 300).save_pretrained(tmp_path / "here")
+    here, there = ((tmp_path / place / "tokenizer.json").read_bytes() for place in ("here", "there"))
+    assert here == there
     path = Path(elsewhere.stdout.strip())
     written = path.stat().st_mtime_ns
     prepared, _ = prepare(tokenizer, load_pairs(PairSource(**{name: str(path) for name, path in paths.items()})))

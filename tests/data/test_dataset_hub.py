@@ -15,8 +15,8 @@ from vaswani_hf.checkpoint.hub_errors import HubError
 from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.data.number_words import number_pairs
 from vaswani_hf.publish.model_card import model_card
-from vaswani_hf.recipe.schema import load_recipe
-from vaswani_hf.training.run import train
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
 
 CARD = """---
 license: [cc-by-4.0]
@@ -119,18 +119,18 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
     first = dataset.head()
     HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
     branch = dataset.commit(files(train_size=20), branch="exp/2")
-    assert pin_dataset(recipe("--dataset_revision", "exp/2"), None).data.dataset_revision == branch
-    assert load_split(pin_dataset(recipe("--dataset_revision", "exp/2"), None), "train").num_rows == 20
-    recorded = pin_dataset(recipe("--dataset_revision", first), None)
-    assert recorded.data.dataset_revision == first
-    assert pin_dataset(recipe("--dataset_revision", first[:7]), recorded).data.dataset_revision == first
+    assert pin_dataset(recipe("--dataset_revision", "exp/2").data, None).dataset_revision == branch
+    assert load_split(pin_dataset(recipe("--dataset_revision", "exp/2").data, None), "train", 1).num_rows == 20
+    recorded = pin_dataset(recipe("--dataset_revision", first).data, None)
+    assert recorded.dataset_revision == first
+    assert pin_dataset(recipe("--dataset_revision", first[:7]).data, recorded).dataset_revision == first
     with pytest.raises(HubError, match="has no branch, tag or commit '0000000'"):
-        pin_dataset(recipe("--dataset_revision", "0" * 7), recorded)
+        pin_dataset(recipe("--dataset_revision", "0" * 7).data, recorded)
 
 
 def test_a_stream_is_read_from_the_hub_too(recipe):
-    pinned = pin_dataset(recipe("--streaming", "true"), None)
-    assert sum(1 for _ in load_split(pinned, "train")) == 60
+    pinned = pin_dataset(recipe("--streaming", "true").data, None)
+    assert sum(1 for _ in load_split(pinned, "train", 1)) == 60
 
 
 def refusal(recipe, *overrides) -> str:
@@ -185,16 +185,16 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
         "not, but is 'mit'; leave it out or write 'cc-by-nc-4.0'."
     )
     # Whoever has a licence of their own says so.
-    assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit"), None).data.license == "mit"
+    assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit").data, None).license == "mit"
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
-    assert pin_dataset(recipe(), None).data.license is None
+    assert pin_dataset(recipe().data, None).license is None
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "terms-of-alice")))
-    assert pin_dataset(recipe(), None).data.license == "other"
+    assert pin_dataset(recipe().data, None).license == "other"
 
 
 def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe):
     commit = dataset.head()
-    load_split(pin_dataset(recipe(), None), "train")
+    load_split(pin_dataset(recipe().data, None), "train", 1)
     code = f"""
 from vaswani_hf.cli import main
 arguments = ["train", {str(recipe.path)!r}, "--output_dir", {str(recipe.folder)!r}]

@@ -133,7 +133,7 @@ def test_seeds_choose_the_pairs_and_small_draws_begin_large_ones():
 
 
 def test_pairs_stay_the_same_on_every_machine():
-    # As first drawn by number_pairs(4, 0, split); results that were published with a seed depend on them.
+    # number_pairs(4, 0, split) drew them first; results that were published with a seed depend on them.
     drawn = {split: [english_value(pair["source"]) for pair in number_pairs(4, 0, split)] for split in SPLITS}
     assert drawn == {
         "train": [478514, 4644, 528936, 554217],

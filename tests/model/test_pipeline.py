@@ -31,7 +31,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 import vaswani_hf.model.pipeline_vaswani
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.configuration_vaswani import PACKAGE_PARTS
 from vaswani_hf.model.pipeline_vaswani import register_translation_pipeline
 from vaswani_hf.translation import Translator

@@ -17,8 +17,9 @@ from vaswani_hf.data.number_words import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.publish.record import published_yaml
-from vaswani_hf.recipe.schema import load_recipe, published_recipe
-from vaswani_hf.training.run import train
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.published import published_recipe
+from vaswani_hf.training import train
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """

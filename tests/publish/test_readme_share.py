@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.cli import main
-from vaswani_hf.recipe.schema import load_recipe
-from vaswani_hf.training.run import train
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
 
 README = Path(__file__).parents[2] / "README.md"
 # The quick start's recipe, small enough to be run here.

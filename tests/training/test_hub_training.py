@@ -22,8 +22,8 @@ import vaswani_hf
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.checkpoint.hub_errors import HubError
 from vaswani_hf.publish.push import push_checkpoint
-from vaswani_hf.recipe.schema import load_recipe
-from vaswani_hf.training.run import InterruptedRunError, train
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import InterruptedRunError, train
 from vaswani_hf.training.trainer import VaswaniTrainer
 
 STRATEGIES = ("end", "every_save", "checkpoint", "all_checkpoints")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vaswani_hf.training.averaging import average_checkpoints, checkpoints_in
+from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.schedule import learning_rate, paper_schedule
 
 

@@ -4,18 +4,19 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.run
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
-from vaswani_hf.recipe.schema import load_recipe
-from vaswani_hf.training.averaging import average_checkpoints, checkpoints_in
-from vaswani_hf.training.run import train
+from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
+from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.trainer import VaswaniTrainer
 from vaswani_hf.translation.translator import Translator
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +34,26 @@ decoding: {num_beams: 2, max_length: 8}
 """
 
 
-@pytest.fixture(autouse=True)
-def small_held_out(monkeypatch):
-    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20)
+@pytest.fixture(autouse=True, scope="module")
+def small_held_out():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of the recipe, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "recipe").write_text(RECIPE, encoding="utf-8")
+    train(load_recipe(folder / "recipe", [f"--output_dir={folder / 'run'}"]))
+    return folder / "run"
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of that folder, as if the run had been made in it."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture
@@ -64,8 +82,8 @@ def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(run):
-    folder = run("run")
+def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(finished):
+    folder = finished
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert type(model).__name__ == "VaswaniForSeq2SeqLM"
     assert model.config.label_smoothing == 0.1
@@ -87,8 +105,8 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(run)
     assert rows[0]["learning_rate"] == pytest.approx(16**-0.5 * 2 * 4**-1.5)
 
 
-def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run):
-    first = weights(run("first"))
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run, finished):
+    first = weights(finished)
     assert same(first, weights(run("second")))
     assert not same(first, weights(run("third", "--seed", "2")))
 
@@ -96,8 +114,8 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run):
 @pytest.mark.parametrize(
     "extra", [(), ("--bpe_dropout", "0.2"), ("--streaming", "true")], ids=["plain", "dropout", "stream"]
 )
-def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, extra):
-    whole = run("whole", *extra)
+def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, finished, extra):
+    whole = run("whole", *extra) if extra else finished
     # 3 steps of 2 batches: in the middle of an epoch, and between the checkpoints of the whole run.
     part = run("part", "--max_steps", "3", "--save_steps", "3", *extra)
     assert not same(weights(whole), weights(part))
@@ -117,8 +135,8 @@ def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run):
     assert same(before, weights(folder))
 
 
-def test_a_finished_run_is_left_as_it_is(run):
-    folder = run("run")
+def test_a_finished_run_is_left_as_it_is(run, copied):
+    folder = copied
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     run("run", "--resume", "true")
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -129,8 +147,8 @@ def test_a_finished_run_is_left_as_it_is(run):
         run("run", "--resume", "true", "--max_steps", "10")
 
 
-def test_a_run_that_was_stopped_before_its_results_gets_them(run):
-    folder = run("run")
+def test_a_run_that_was_stopped_before_its_results_gets_them(run, copied):
+    folder = copied
     before = weights(folder)
     (folder / "results.json").unlink()
     (folder / "model.safetensors").unlink()
@@ -175,61 +193,43 @@ def test_an_epoch_count_is_turned_into_steps(run):
     assert last["epoch"] == pytest.approx(1.5, abs=0.1)
 
 
-def command(run, folder, *overrides):
-    return [*(sys.executable, "-m", "vaswani_hf.cli", "train", str(run.recipe), f"--output_dir={folder}", *overrides)]
+def test_a_signal_saves_a_checkpoint_and_the_run_can_go_on(run, vaswani, tmp_path, monkeypatch):
+    step, sent = VaswaniTrainer.training_step, []
 
+    def interrupted(self, *args, **kwargs):
+        if self.state.global_step == 2 and not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGINT))
+        return step(self, *args, **kwargs)
 
-def test_a_signal_saves_a_checkpoint_and_the_run_can_go_on(run, tmp_path):
-    folder = tmp_path / "run"
-    process = subprocess.Popen(
-        command(run, folder, "--max_steps", "100000", "--logging_steps", "1"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    for line in process.stdout:
-        if line.startswith("step 2/"):
-            process.send_signal(signal.SIGINT)
-            break
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    step = int(checkpoints_in(folder)[-1].name.removeprefix("checkpoint-"))
-    assert (
-        f"vaswani: Interrupted after step {step}, which is saved in '{folder}'; continue with `--resume true`."
-        in errors
-    )
-    assert "Traceback" not in errors
-    run("run", "--resume", "true", "--max_steps", str(step + 2))
-    assert metrics(folder)[-1]["step"] == step + 2
+    with monkeypatch.context() as patched:
+        patched.setattr(VaswaniTrainer, "training_step", interrupted)
+        folder = tmp_path / "run"
+        code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}", "--max_steps", "100000")
+    assert code == 130
+    assert [path.name for path in checkpoints_in(folder)] == ["checkpoint-3"]
+    assert sentence == f"Interrupted after step 3, which is saved in '{folder}'; continue with `--resume true`."
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run("run", "--resume", "true", "--max_steps", "5")
+    assert metrics(folder)[-1]["step"] == 5
 
 
 def test_two_processes_share_the_batches_and_agree(run, tmp_path):
     folder = tmp_path / "run"
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"),
-            "scripts/train.py",
-            *(str(run.recipe), f"--output_dir={folder}", "--max_steps", "4", "--validation_bleu", "true"),
-        ],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-    )
+    overrides = (f"--output_dir={folder}", "--max_steps", "4", "--validation_bleu", "true")
+    script = str(ROOT / "scripts" / "train.py")
+    torch.distributed.run.main(["--standalone", "--nproc_per_node", "2", script, str(run.recipe), *overrides])
     results = json.loads((folder / "results.json").read_text())
     assert results["training"]["processes"] == 2
     assert metrics(folder)[-1]["eval_bleu"] >= 0
 
 
-def test_bad_data_is_one_sentence_and_leaves_nothing_behind(run, tmp_path):
+def test_bad_data_is_one_sentence_and_leaves_nothing_behind(run, vaswani, tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("eins\n")
     files = (f"--train_source={tmp_path / 'a.en'}", f"--train_target={tmp_path / 'a.de'}", "--corpus", "null")
-    result = subprocess.run(command(run, tmp_path / "run", *files), capture_output=True, text=True, cwd=ROOT)
-    assert result.returncode == 1
-    assert "a.en" in result.stderr and "a.de" in result.stderr and "2 and 1" in result.stderr
-    assert "Traceback" not in result.stderr
+    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", *files)
+    assert code == 1
+    assert sentence == (
+        f"`data`, train split: {tmp_path / 'a.en'} and {tmp_path / 'a.de'} must have equally many lines, but have 2 and 1."
+    )
     assert not (tmp_path / "run" / "recipe.yaml").exists()

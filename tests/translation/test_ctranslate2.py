@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.translation.translator import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")

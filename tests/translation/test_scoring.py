@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import COPIED_WORDS
 
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.translator_vaswani import Hypothesis, Segment, TranslationOptions, translation_token_ids
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.alignment import align_words, shift_alignment, target_word_indices

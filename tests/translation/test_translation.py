@@ -12,8 +12,9 @@ import torch
 from transformers import set_seed
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, train_tokenizer
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
 from vaswani_hf.model.translator_vaswani import Hypothesis, Request, TranslationOptions, batches_by_length
 from vaswani_hf.translation import Translator

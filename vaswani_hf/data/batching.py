@@ -1,4 +1,4 @@
-"""Batches: prepared pairs packed by length into a budget of tokens, and padded.
+"""Batches: prepared pairs packed by length into batches of a token budget, and padded.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set
 of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
@@ -16,20 +16,18 @@ import torch.utils.data
 from datasets import IterableDataset
 from torch import Tensor
 
-from vaswani_hf.checkpoint.tokenizers import BpeDropout
-
-# What the loss of PyTorch and transformers leaves out.
-IGNORED_LABEL = -100
+from ..model.loss_vaswani import IGNORED_LABEL
+from .bpe_dropout import BpeDropout
 
 
 class _Packing(NamedTuple):
-    """Pairs in the order of their lengths and the places where it is cut; all positions are places in `order`."""
+    """The pairs in the order of their lengths, and the positions in this order at which it is cut."""
 
-    # [N] the pairs, neighbours of similar lengths.
+    # [N] the pairs; neighbours have similar lengths.
     order: np.ndarray
-    # Where each run of pairs of exactly equal lengths begins, and N at the end.
-    cell_bounds: np.ndarray
-    # Where each batch begins, and N at the end.
+    # The start of each length bucket, which holds the pairs of exactly equal lengths, and N at the end.
+    bucket_bounds: np.ndarray
+    # The start of each batch, and N at the end.
     batch_bounds: np.ndarray
 
 
@@ -53,27 +51,27 @@ def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens:
     order = np.lexsort((serpentine, target_lengths))
     sources, targets = source_lengths[order], target_lengths[order]
     changes = np.flatnonzero((np.diff(sources) != 0) | (np.diff(targets) != 0)) + 1
-    cell_bounds = np.concatenate([[0], changes, [len(order)]])
-    starts = cell_bounds[:-1]
-    cells = zip(np.diff(cell_bounds).tolist(), sources[starts].tolist(), targets[starts].tolist(), strict=True)
-    return _Packing(order, cell_bounds, _batch_bounds(cells, source_tokens, target_tokens))
+    bucket_bounds = np.concatenate([[0], changes, [len(order)]])
+    starts = bucket_bounds[:-1]
+    buckets = zip(np.diff(bucket_bounds).tolist(), sources[starts].tolist(), targets[starts].tolist(), strict=True)
+    return _Packing(order, bucket_bounds, _batch_bounds(buckets, source_tokens, target_tokens))
 
 
-def _batch_bounds(cells: Iterable[tuple[int, int, int]], source_tokens: int, target_tokens: int) -> np.ndarray:
-    """Fills batch after batch with cells, each a number of pairs, their source length and their target length."""
+def _batch_bounds(buckets: Iterable[tuple[int, int, int]], source_tokens: int, target_tokens: int) -> np.ndarray:
+    """Fills batch after batch with length buckets: a number of pairs, their source length and their target length."""
     bounds = [0]
     position = rows = longest_source = longest_target = 0
-    for count, source_length, target_length in cells:
+    for count, source_length, target_length in buckets:
         while count > 0:
             source_width = max(longest_source, source_length)
             target_width = max(longest_target, target_length)
-            room = min(source_tokens // source_width, target_tokens // target_width) - rows
-            if room <= 0:
+            capacity = min(source_tokens // source_width, target_tokens // target_width) - rows
+            if capacity <= 0:
                 bounds.append(position)
                 rows = longest_source = longest_target = 0
                 continue
             longest_source, longest_target = source_width, target_width
-            taken = min(count, room)
+            taken = min(count, capacity)
             rows, position, count = rows + taken, position + taken, count - taken
     return np.array([*bounds, position])
 
@@ -81,11 +79,11 @@ def _batch_bounds(cells: Iterable[tuple[int, int, int]], source_tokens: int, tar
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of pairs of similar lengths, each within a budget of source and of target tokens.
 
-    A budget counts positions, padding included: pairs of the batch times longest sentence. Where batches begin depends
-    on the lengths alone, so every epoch has equally many. An epoch permutes the pairs of exactly equal lengths, then
-    the batches. Process i of n takes the batches i, i + n, …; for training, the last ones of the permuted order are
-    left out, fewer than n in an epoch, so that every process takes equally many. Without a seed, for evaluation,
-    nothing is permuted and nothing left out, and one process may take a batch more than another.
+    A budget counts positions, padding included: pairs of the batch times longest sentence. The lengths alone decide
+    where batches begin, so every epoch has equally many. An epoch permutes the pairs of each length bucket, then the
+    batches. Process i of n takes the batches i, i + n, …; in training the last batches of the permuted order, fewer
+    than n in an epoch, are left out, so that every process takes equally many. Evaluation has no seed: nothing is
+    permuted or left out, and one process may take a batch more than another.
     """
 
     def __init__(
@@ -106,9 +104,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             target_lengths: [N] int lengths in tokens.
             source_tokens: The budget of a batch for the source side, in tokens.
             target_tokens: The budget of a batch for the target side, in tokens.
-            seed: What decides all permutations, together with the epoch; `None` for none.
+            seed: It decides all permutations, together with the epoch; `None` for none.
             num_processes: The number of processes that share the batches.
-            process_index: Which of them this one is.
+            process_index: The number of this process.
 
         Raises:
             ValueError: If a pair is longer than a budget, or there are fewer batches to train on than processes.
@@ -148,28 +146,28 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         return len(range(self._process_index, self._num_batches, self._num_processes))
 
     def __iter__(self) -> Iterator[list[int]]:
-        order, cell_bounds, batch_bounds = self._packing
+        order, bucket_bounds, batch_bounds = self._packing
         batches = np.arange(self._num_batches)
         if self._seed is not None:
             generator = np.random.default_rng([self._seed, self._epoch])
-            order = _permuted_within(order, cell_bounds, generator)
+            order = _permuted_within(order, bucket_bounds, generator)
             batches = generator.permutation(batches)[: len(self) * self._num_processes]
         skipped, self._skipped = self._skipped, 0
         for batch in batches[self._process_index :: self._num_processes][skipped:]:
             yield order[batch_bounds[batch] : batch_bounds[batch + 1]].tolist()
 
 
-def _permuted_within(order: np.ndarray, cell_bounds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """A copy of [N] `order` in which every cell is permuted by itself."""
+def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """A copy of [N] `order` in which every length bucket is permuted by itself."""
     permuted = order.copy()
-    sizes = np.diff(cell_bounds)
-    for start, size in zip(cell_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+    sizes = np.diff(bucket_bounds)
+    for start, size in zip(bucket_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
         generator.shuffle(permuted[start : start + size])
     return permuted
 
 
 class PaddingEfficiency(NamedTuple):
-    """The shares of the positions of all batches that are tokens and not padding."""
+    """The shares of the positions of all batches that hold a token, not padding."""
 
     source: float
     target: float
@@ -199,10 +197,10 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     """Batches of examples from a stream of prepared pairs, each within a budget of source and of target tokens.
 
     The stream is read window by window. A window is sorted and cut like a whole corpus by `TokenBudgetSampler`, and its
-    batches are permuted. Every process reads the whole stream and takes its share of each window; for training, the
+    batches are permuted. Every process reads the whole stream and takes its share of each window; in training the
     largest batches are halved until the shares are equal, so that no pair is lost, except in a window of fewer pairs
-    than processes. Each pair is given the number of its `epoch`. Goes into `DataLoader(batches, batch_size=None, collate_fn=collator)`, without workers where the
-    state is needed, because it is the state of the process that reads.
+    than processes. Each pair is given the number of its `epoch`. The loader is `DataLoader(batches, batch_size=None,
+    collate_fn=collator)`, without workers where the state is needed, because that is the state of the reading process.
     """
 
     def __init__(
@@ -216,16 +214,16 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """Begins at the beginning of the stream.
+        """Starts at the beginning of the stream.
 
         Args:
             pairs: The stream of `prepare_pairs`.
             source_tokens: The budget of a batch for the source side, in tokens.
             target_tokens: The budget of a batch for the target side, in tokens.
-            seed: What decides all permutations, together with the epoch; `None` for none, for evaluation.
+            seed: It decides all permutations, together with the epoch; `None` for none, for evaluation.
             num_processes: The number of processes that share the batches.
-            process_index: Which of them this one is.
-            window_batches: How many full batches a window is worth.
+            process_index: The number of this process.
+            window_batches: The size of a window, in full batches.
         """
         self._pairs = pairs
         self._budgets = (source_tokens, target_tokens)
@@ -249,7 +247,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         self._pairs.set_epoch(epoch)
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on with the next batch; at most one window is read and encoded again.
+        """The state from which `load_state_dict` goes on with the next batch, reading at most one window again.
 
         Args:
             num_batches: The number of batches of this epoch and process to count as done, for a loader that reads one
@@ -269,13 +267,13 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         """Lets the next iteration, and only that one, go on from a state.
 
         Args:
-            state: From `state_dict`.
+            state: A result of `state_dict`.
         """
         self.set_epoch(state["epoch"])
         self._go_to(state)
 
     def _go_to(self, state: dict[str, Any]) -> None:
-        # Where the next iteration starts, where its current window began, and how many batches it has handed out.
+        # The start of the next iteration, the start of its current window, and the number of batches handed out.
         self._start = self._mark = state
         self._num_batches = state["num_batches"]
 
@@ -292,7 +290,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
                 return
             for batch in batches:
                 position += 1
-                # A resumed run has seen the first ones.
+                # A resumed run has seen the first batches of its window.
                 if position > start["num_batches"]:
                     self._num_batches = position
                     yield batch
@@ -349,9 +347,9 @@ class PairCollator:
         """Keeps the settings.
 
         Args:
-            pad_token_id: What fills `input_ids`, the pad token of the source tokenizer.
+            pad_token_id: The pad token of the source tokenizer, which fills `input_ids`.
             bpe_dropout: The dropout of the source and of the target side, for pairs prepared with `keep_text`.
-            seed: What decides the dropout, together with epoch and index of the pair.
+            seed: It decides the dropout, together with epoch and index of the pair.
             max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no limit.
         """
         self._pad_token_id = pad_token_id
@@ -388,7 +386,7 @@ class PairCollator:
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """[B, L] int64 sequences filled up on the right, and the [B, L] int64 mask of what is not filler."""
+    """The sequences filled up on the right, and the mask that is 0 on the filler, both [B, L] int64."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)

@@ -1,8 +1,8 @@
-"""The corpus of a run: the splits that a recipe names, its tokenizers, and its pairs as token ids."""
+"""The corpus of a run: its splits, tokenizers and encoded pairs; single files are read in reading.py."""
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,62 +15,71 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub_errors import HubError, explained, patiently
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers, train_tokenizer
-from ..recipe.licenses import check_allowed, strictest
-from ..recipe.schema import Recipe, is_on_hub
+from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..recipe.licenses import strictest
+from ..recipe.published import is_on_hub
+from ..recipe.schema import DataSection, TokenizerSection
+from .batching import PairCollator
+from .bpe_dropout import BpeDropout
 from .number_words import number_pairs
-from .reading import CorpusReport, PairSource, is_commit, load_pairs, prepare_pairs
+from .preparation import CorpusReport, prepare_pairs
+from .reading import PairSource, is_commit, load_pairs
+from .tokenizer_training import train_tokenizers
 
-# Held-out numbers: enough that one of them is 0.1 %.
+# One of so many held-out numbers is 0.1 % of the score.
 NUMBERS_HELD_OUT = 1000
 
 
 @dataclass
 class Corpus:
-    """What a run trains, validates and tests on.
+    """The data that a run trains, validates and tests on.
 
     Attributes:
-        source_tokenizer (PreTrainedTokenizerFast): Of the source language.
-        target_tokenizer (PreTrainedTokenizerFast): Of the target language; the same object for a joint vocabulary.
+        source_tokenizer (PreTrainedTokenizerFast): The tokenizer of the source language.
+        target_tokenizer (PreTrainedTokenizerFast): The tokenizer of the target language; the same object for a joint
+            vocabulary.
+        max_length (int): The length of the longest sentence that training and validation may have (tokens).
         train (Dataset or IterableDataset): Prepared pairs.
+        train_collator (PairCollator): Pads training pairs, with the BPE-dropout of the recipe.
         validation (Dataset, optional): Prepared pairs.
         validation_text (Dataset, optional): The columns `source` and `target`.
         test_text (Dataset, optional): The columns `source` and `target`.
-        reports (dict): A CorpusReport by split; that of a stream fills while it is read.
+        reports (dict): A CorpusReport by split; the report of a stream fills while it is read.
     """
 
     source_tokenizer: PreTrainedTokenizerFast
     target_tokenizer: PreTrainedTokenizerFast
+    max_length: int
     train: Dataset | IterableDataset
+    train_collator: PairCollator
     validation: Dataset | None
     validation_text: Dataset | None
     test_text: Dataset | None
     reports: dict[str, CorpusReport]
 
 
-def pin_dataset(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """The recipe with one commit of its dataset, and with the licence that the dataset's card states if it has none itself.
+def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
+    """The sources with one commit of their dataset, and with the licence of the dataset's card if the recipe has none.
 
     Args:
-        recipe (Recipe): The run; `data.dataset_revision` may be a branch or a tag, or null for the main branch.
-        earlier (Recipe, optional): What the run that is to be resumed has recorded; its commit stays, unless the recipe
-            names another one.
+        data (DataSection): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
+        earlier (DataSection, optional): The sources that the run to be resumed has recorded; their commit stays, unless
+            `data` names another one.
 
     Returns:
-        Recipe: All its splits are read from the same commit, in all processes. The same recipe without such a dataset.
+        DataSection: All splits are read from the same commit, in all processes. It is `data` itself without such a
+        dataset.
 
     Raises:
         HubError: If there is no such dataset or revision that one may read.
-        ValueError: If its licence does not allow that of the recipe's `publishing`.
     """
-    data = recipe.data
     if data.dataset is None:
-        return recipe
+        return data
     if os.path.isdir(data.dataset):
-        # Written so that it cannot be taken for a repository of the Hub where the folder is not at hand.
+        # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
-        return replace(recipe, data=replace(data, dataset=relative))
-    recorded = earlier.data if earlier and earlier.data.dataset == data.dataset else None
+        return replace(data, dataset=relative)
+    recorded = earlier if earlier and earlier.dataset == data.dataset else None
     if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
         revision, license = recorded.dataset_revision, recorded.license
     else:
@@ -78,9 +87,7 @@ def pin_dataset(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         revision, license = broadcast_object_list(
             list(_resolve(data.dataset, data.dataset_config, data.dataset_revision))
         )
-    data = replace(data, dataset_revision=revision, license=data.license or license)
-    check_allowed(recipe.publishing.license, data.license)
-    return replace(recipe, data=data)
+    return replace(data, dataset_revision=revision, license=data.license or license)
 
 
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
@@ -101,14 +108,14 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
         with explained():
             info = patiently(HfApi().dataset_info, dataset, revision=revision)
             if info.gated:
-                # Everybody may see what there is.
+                # Everybody may see that a gated dataset exists.
                 patiently(HfApi().auth_check, dataset, repo_type="dataset")
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
         raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
-    # Of several it is not said which is whose: the strictest is that of all.
+    # A card with several licences does not say which part has which.
     return info.sha, strictest(stated if isinstance(stated, list) else [stated])
 
 
@@ -123,27 +130,25 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
     return commit if is_commit(commit) and not is_commit(revision) else revision
 
 
-def load_split(recipe: Recipe, split: str) -> Dataset | IterableDataset | None:
+def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
     """The sentence pairs of a split, as text.
 
     Args:
-        recipe (Recipe): Names the sources.
+        data (DataSection): The sources.
         split (str): "train", "validation" or "test".
+        seed (int): The choice of numbers, for the corpus that the package makes itself.
 
     Returns:
-        Dataset: The columns `source` and `target`; None where the recipe names no such split.
+        Dataset: The columns `source` and `target`; None where `data` names no such split.
 
     Raises:
         ValueError: If the sources are not as they must be.
     """
-    data = recipe.data
+    streaming = data.streaming and split == "train"
     if data.corpus == "numbers":
         size = data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT
-        return load_pairs(
-            PairSource(dataset=number_pairs(size, recipe.seed, split), streaming=data.streaming and split == "train")
-        )
+        return load_pairs(PairSource(dataset=number_pairs(size, seed, split), streaming=streaming))
     languages = {"source_language": data.source_language, "target_language": data.target_language}
-    streaming = data.streaming and split == "train"
     source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")
     if source_file is not None:
         target_file = getattr(data, f"{split}_target")
@@ -170,22 +175,26 @@ def load_split(recipe: Recipe, split: str) -> Dataset | IterableDataset | None:
         ) from error
 
 
-def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus:
+def load_corpus(
+    data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+) -> Corpus:
     """The whole corpus, with the tokenizers of the run.
 
     Args:
-        recipe (Recipe): Names the sources and the tokenizer.
-        folder (Path): Where the tokenizers of the run are kept.
-        new_tokenizers (bool): Train them and write them there; else they are read from there.
+        data (DataSection): The sources.
+        tokenizer (TokenizerSection): The vocabularies, and the rate of BPE-dropout.
+        seed (int): The seed of the run, which decides BPE-dropout.
+        folder (Path): The folder of the run's tokenizers.
+        new_tokenizers (bool): Train the tokenizers and write them there; else they are read from there.
 
     Returns:
         Corpus: Ready to train on.
     """
     train_text, validation_text, test_text = (
-        _naming_the_split(split, load_split, recipe, split) for split in ("train", "validation", "test")
+        _naming_the_split(split, load_split, data, split, seed) for split in ("train", "validation", "test")
     )
     if new_tokenizers:
-        save_tokenizers(*train_tokenizers(recipe, train_text), folder)
+        save_tokenizers(*train_tokenizers(tokenizer, train_text, data.max_length), folder)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
     prepared: dict[str, Any] = {}
     reports: dict[str, CorpusReport] = {}
@@ -198,19 +207,27 @@ def load_corpus(recipe: Recipe, folder: Path, *, new_tokenizers: bool) -> Corpus
                 pairs,
                 source_tokenizer,
                 target_tokenizer,
-                max_length=recipe.data.max_length,
-                max_length_ratio=recipe.data.max_length_ratio if split == "train" else None,
-                num_proc=recipe.data.num_proc if recipe.data.num_proc > 1 else None,
-                keep_text=split == "train" and recipe.tokenizer.bpe_dropout > 0,
+                max_length=data.max_length,
+                max_length_ratio=data.max_length_ratio if split == "train" else None,
+                num_proc=data.num_proc if data.num_proc > 1 else None,
+                keep_text=split == "train" and tokenizer.bpe_dropout > 0,
             )
+    rate = tokenizer.bpe_dropout
     return Corpus(
-        source_tokenizer,
-        target_tokenizer,
-        prepared["train"],
-        prepared["validation"],
-        validation_text,
-        test_text,
-        reports,
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
+        max_length=data.max_length,
+        train=prepared["train"],
+        train_collator=PairCollator(
+            source_tokenizer.pad_token_id,
+            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate)) if rate else None,
+            seed=seed,
+            max_length=data.max_length,
+        ),
+        validation=prepared["validation"],
+        validation_text=validation_text,
+        test_text=test_text,
+        reports=reports,
     )
 
 
@@ -219,35 +236,3 @@ def _naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any)
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
         raise ValueError(f"`data`, {split} split: {error}") from error
-
-
-def train_tokenizers(
-    recipe: Recipe, pairs: Dataset | IterableDataset
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Train the joint tokenizer, or the source's and the target's.
-
-    Args:
-        recipe (Recipe): Says which, and of what size.
-        pairs (Dataset or IterableDataset): The columns `source` and `target`.
-
-    Returns:
-        tuple: The source and the target tokenizer, the same object for a joint vocabulary.
-    """
-    section = recipe.tokenizer
-    options: dict[str, Any] = {
-        "lowercase": section.lowercase,
-        "normalization": section.normalization,
-        "model_max_length": recipe.data.max_length,
-    }
-    if section.shared_vocabulary:
-        joint = train_tokenizer(_texts(pairs, ("source", "target")), section.vocab_size, **options)
-        return joint, joint
-    source = train_tokenizer(_texts(pairs, ("source",)), section.vocab_size, **options)
-    target_size = section.target_vocab_size or section.vocab_size
-    return source, train_tokenizer(_texts(pairs, ("target",)), target_size, **options)
-
-
-def _texts(pairs: Dataset | IterableDataset, sides: tuple[str, ...]) -> Iterator[str]:
-    for batch in pairs.iter(batch_size=1000):
-        for side in sides:
-            yield from batch[side]

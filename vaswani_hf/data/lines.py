@@ -1,4 +1,4 @@
-"""Lines of text files, plain or .gz; corpora and their columns are read in `reading`."""
+"""The lines of a text file, plain or gzip; the one reader of sentences for training, translation and evaluation."""
 
 import gzip
 import zlib

@@ -79,7 +79,7 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     same on every machine, and a smaller `num_pairs` gives the first of them.
 
     Args:
-        num_pairs (int): How many pairs.
+        num_pairs (int): The number of pairs.
         seed (int): Chooses which numbers of the split are drawn and in which order.
         split (str): "train", "validation" or "test".
 
@@ -138,7 +138,7 @@ def _german_below_100(number: int) -> str:
 
 
 def _german_inside(word: str) -> str:
-    # One is "eins" at the end of a number and "ein" where more of the word follows.
+    # "eins" ends a number; "ein" is one where more of the word follows.
     return word[:-1] if word.endswith("eins") else word
 
 

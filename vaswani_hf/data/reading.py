@@ -1,27 +1,22 @@
-"""Sentence pairs: read from files and datasets, cleaned and turned into token ids.
-
-Legend of shapes: N pairs of the corpus.
-"""
+"""Reading sentence pairs from files and datasets, as text; preparation.py cleans and encodes them."""
 
 import csv
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 from datasets import (
     Dataset,
     Features,
     IterableDataset,
-    List,
     Value,
     get_dataset_config_names,
     get_dataset_default_config_name,
@@ -29,33 +24,22 @@ from datasets import (
     load_dataset,
 )
 from datasets.exceptions import DatasetGenerationError
-from datasets.fingerprint import Hasher
-from transformers import PreTrainedTokenizerFast
 
-from vaswani_hf.version import __version__
-
+from ..version import __version__
 from .lines import read_lines
 
-# `datasets` would count downloads by sending the name of each dataset, private ones too, to a fixed address of Amazon's,
-# and wait for that behind a firewall.
+# `datasets` would count downloads by sending the name of each dataset, also of private ones, to a fixed address of
+# Amazon's, and wait for an answer behind a firewall.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
-_TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
-_ID_FEATURES = {
-    "input_ids": List(Value("int32")),
-    "labels": List(Value("int32")),
-    "source_length": Value("int32"),
-    "target_length": Value("int32"),
-}
-
-
-# Reading
+# The columns of pairs as text.
+TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
 
 
 @dataclass(frozen=True)
 class PairSource:
-    """Where sentence pairs come from: two text files, one file of pairs, or a dataset.
+    """The source of sentence pairs: two text files, one file of pairs, or a dataset.
 
     Attributes:
         source_file: UTF-8 text, one sentence a line, plain or `.gz`; needs `target_file`.
@@ -69,7 +53,7 @@ class PairSource:
         split: The split of the dataset.
         source_language: The language, or the column, to translate from.
         target_language: The language, or the column, to translate to.
-        streaming: Whether pairs are read while they are used, instead of into the cache of `datasets` beforehand.
+        streaming: Pairs are read while they are used, instead of into the cache of `datasets` beforehand.
     """
 
     source_file: str | os.PathLike | None = None
@@ -100,7 +84,7 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     end at a line feed only, never at the other characters that Unicode calls line separators.
 
     Args:
-        pair_source: Where the pairs come from.
+        pair_source: The files or the dataset.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -110,13 +94,13 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     if pair_source.dataset is not None:
         return _pairs_of_dataset(pair_source)
     arguments = {"pair_source": pair_source, "stamps": (__version__, *_stamps(pair_source))}
-    features = Features(_TEXT_FEATURES)
+    features = Features(TEXT_FEATURES)
     if pair_source.streaming:
         return IterableDataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
     try:
         return Dataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
     except DatasetGenerationError as error:
-        # `datasets` wraps our own sentence into one of its own.
+        # `datasets` wraps the sentence of the readers below into one of its own.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError) else error) from None
     except ValueError as error:
         if "corresponds to no data" not in str(error):
@@ -157,7 +141,7 @@ def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
         _select_languages,
         batched=True,
         remove_columns=dataset.column_names or list(next(iter(dataset))),
-        features=Features(_TEXT_FEATURES),
+        features=Features(TEXT_FEATURES),
         fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
     )
 
@@ -180,7 +164,7 @@ def _open_dataset(pair_source: PairSource, name: str) -> Dataset | IterableDatas
     # In the cache of `datasets` the folder of a dataset of the Hub is named after its commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if is_commit(revision) and is_commit(commit) and commit != revision:
-        # It takes another commit where the Hub does not answer.
+        # `datasets` takes another commit from the cache where the Hub does not answer.
         raise ValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only {commit}; try again "
             "when the Hub can be reached."
@@ -189,7 +173,7 @@ def _open_dataset(pair_source: PairSource, name: str) -> Dataset | IterableDatas
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is the whole hash of a commit.
+    """True if a revision is the whole hash of a commit.
 
     Args:
         revision: A branch, a tag or a commit.
@@ -204,7 +188,7 @@ def _what_is_missing(pair_source: PairSource, name: str) -> str | None:
     if config not in configs and (config or get_dataset_default_config_name(name, revision=revision) is None):
         return f"`dataset_config` must be one of {', '.join(configs)}, which '{name}' has, but is {config!r}."
     splits = get_dataset_split_names(name, config, revision=revision)
-    # It may be a part of one, or a sum, as in "train[:10%]".
+    # "train[:10%]" is a part of a split, "train+test" a sum.
     if re.split(r"[\[+]", pair_source.split)[0] not in splits:
         return (
             f"`split` must be one of {', '.join(splits)}, which '{name}' has, but is {pair_source.split!r}; name one of them, "
@@ -216,13 +200,14 @@ def _what_is_missing(pair_source: PairSource, name: str) -> str | None:
 def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dict[str, list[str]]:
     rows = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     pairs = [_pair_of_row(row, languages) for row in rows]
-    return {side: [pair[side] for pair in pairs] for side in _TEXT_FEATURES}
+    return {side: [pair[side] for pair in pairs] for side in TEXT_FEATURES}
 
 
 def _read_pairs(pair_source: PairSource, stamps: tuple) -> Iterator[dict[str, str]]:
     """The pairs of the files.
 
-    `stamps` only serve the cache, which hashes the arguments: sizes and times of the files and our version.
+    The cache hashes the arguments; `stamps`, the version of this package and the sizes and times of the files, serve
+    nothing else.
 
     Raises:
         ValueError: If a row is no pair.
@@ -304,7 +289,7 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
     if not isinstance(texts, dict):
         raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
     pair = {}
-    for side, language in zip(_TEXT_FEATURES, languages, strict=True):
+    for side, language in zip(TEXT_FEATURES, languages, strict=True):
         if language not in texts:
             there = ", ".join(map(str, texts))
             raise ValueError(f"`{side}_language` must be one of the languages or columns {there}, but is {language}.")
@@ -313,167 +298,3 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
         pair[side] = text
     return pair
-
-
-# Cleaning and encoding
-
-
-@dataclass
-class CorpusReport:
-    """How many pairs were kept, and how many were dropped for which reason."""
-
-    kept: int = 0
-    empty: int = 0
-    too_long: int = 0
-    ratio: int = 0
-
-    @property
-    def read(self) -> int:
-        """The number of pairs before cleaning."""
-        return self.kept + self.empty + self.too_long + self.ratio
-
-    def add(self, outcomes: np.ndarray) -> None:
-        """Counts pairs.
-
-        Args:
-            outcomes: [N] for each pair the number of its field, 0 for `kept` to 3 for `ratio`.
-        """
-        counts = np.bincount(outcomes, minlength=len(fields(self)))
-        for field, count in zip(fields(self), counts.tolist(), strict=True):
-            setattr(self, field.name, getattr(self, field.name) + count)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.read:,} pairs read, {self.kept:,} kept; dropped: {self.empty:,} with an empty side,"
-            f" {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
-        )
-
-
-def prepare_pairs(
-    pairs: Dataset | IterableDataset,
-    source_tokenizer: PreTrainedTokenizerFast,
-    target_tokenizer: PreTrainedTokenizerFast,
-    *,
-    max_length: int,
-    max_length_ratio: float | None,
-    num_proc: int | None = None,
-    keep_text: bool = False,
-) -> tuple[Dataset | IterableDataset, CorpusReport]:
-    """The cleaned pairs as token ids, and the count of what was dropped.
-
-    A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is read, and
-    its report fills meanwhile, in the process that reads it.
-
-    Args:
-        pairs: The columns `source` and `target`, from `load_pairs`.
-        source_tokenizer: Encodes the source side.
-        target_tokenizer: Encodes the target side, the same object for a joint vocabulary.
-        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
-        max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
-            dropped; `None` for no limit.
-        num_proc: The number of processes that encode a dataset.
-        keep_text: Whether to add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the
-            place of the pair in `pairs`.
-
-    Returns:
-        The columns `input_ids` and `labels`, lists of int32, and `source_length` and `target_length`; and the report.
-
-    Raises:
-        ValueError: If no pair of a dataset is left.
-    """
-    prepare = _Preparation(source_tokenizer, target_tokenizer, max_length, max_length_ratio, keep_text)
-    report = CorpusReport()
-    if isinstance(pairs, IterableDataset):
-        return prepare.stream(pairs, report), report
-    marked = pairs.map(
-        prepare,
-        batched=True,
-        with_indices=True,
-        remove_columns=["source", "target"],
-        features=Features({**prepare.features, "outcome": Value("int8")}),
-        num_proc=num_proc,
-        new_fingerprint=prepare.fingerprint(pairs),
-        desc="Encoding sentence pairs",
-    )
-    outcomes = marked.with_format("numpy")["outcome"][:]
-    report.add(outcomes)
-    if report.kept == 0:
-        raise ValueError(f"`pairs` must hold a pair that survives cleaning, but of them: {report}.")
-    return marked.remove_columns("outcome").select(np.flatnonzero(outcomes == 0)), report
-
-
-@dataclass(frozen=True)
-class _Preparation:
-    """Turns batches of text into ids and says which of the pairs to keep."""
-
-    source_tokenizer: PreTrainedTokenizerFast
-    target_tokenizer: PreTrainedTokenizerFast
-    max_length: int
-    max_length_ratio: float | None
-    keep_text: bool
-
-    @property
-    def features(self) -> dict[str, Any]:
-        return {**_ID_FEATURES, **_TEXT_FEATURES, "index": Value("int64")} if self.keep_text else _ID_FEATURES
-
-    def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Sequence]:
-        sources = [text.strip() for text in batch["source"]]
-        targets = [text.strip() for text in batch["target"]]
-        options = {"return_attention_mask": False, "verbose": False}
-        source_ids = self.source_tokenizer(sources, **options)["input_ids"]
-        target_ids = self.target_tokenizer(text_target=targets, **options)["input_ids"]
-        source_lengths, target_lengths = _lengths(source_ids), _lengths(target_ids)
-        shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
-        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
-        unequal = longer > (self.max_length_ratio or np.inf) * shorter
-        columns = {
-            "input_ids": source_ids,
-            "labels": target_ids,
-            "source_length": source_lengths,
-            "target_length": target_lengths,
-            # The numbers are those of the fields of CorpusReport.
-            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0),
-        }
-        return {**columns, "source": sources, "target": targets, "index": indices} if self.keep_text else columns
-
-    def stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Sequence]:
-            columns = self(batch, indices)
-            outcomes = np.asarray(columns.pop("outcome"))
-            report.add(outcomes)
-            rows = np.flatnonzero(outcomes == 0).tolist()
-            return {name: [column[row] for row in rows] for name, column in columns.items()}
-
-        return pairs.map(
-            kept,
-            batched=True,
-            with_indices=True,
-            remove_columns=["source", "target"],
-            features=Features(self.features),
-        )
-
-    def fingerprint(self, pairs: Dataset) -> str:
-        """The name of the encoded pairs in the cache, from what decides them and nothing else.
-
-        The hash that `datasets` would take depends on the folder that a tokenizer was loaded from, and in some versions
-        on its last use of padding and truncation.
-        """
-        settings: list[Any] = [__version__, pairs._fingerprint, self.max_length, self.max_length_ratio, self.keep_text]
-        for tokenizer in (self.source_tokenizer, self.target_tokenizer):
-            backend = json.loads(tokenizer.backend_tokenizer.to_str())
-            settings += [tokenizer.split_special_tokens, {**backend, "padding": None, "truncation": None}]
-        return Hasher.hash(json.dumps(settings))
-
-
-def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:
-    return np.fromiter(map(len, sequences), np.int64, len(sequences))
-
-
-def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """[N] and [N] int64: the source and target lengths, in tokens, of prepared pairs.
-
-    Args:
-        pairs: The dataset of `prepare_pairs`.
-    """
-    columns = pairs.with_format("numpy")
-    return columns["source_length"][:].astype(np.int64), columns["target_length"][:].astype(np.int64)

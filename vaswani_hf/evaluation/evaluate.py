@@ -1,4 +1,7 @@
-"""Scoring a model: perplexity of references, and BLEU and chrF of translations with their signatures."""
+"""Evaluation of a model on a test set: BLEU and chrF of its translations, and perplexity; bleu.py compares given texts.
+
+`vaswani score`, which gives log-probabilities of single translations, is no part of it.
+"""
 
 import math
 import time
@@ -10,8 +13,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..data.batching import PairCollator
+from ..model.loss_vaswani import IGNORED_LABEL
 from ..translation.translator import Translator, batches_by_length
-from .metric import score_translations
+from .bleu import score_translations
 
 logger = logging.get_logger(__name__)
 
@@ -22,7 +26,7 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, 
 
     Args:
         model (PreTrainedModel): A sequence-to-sequence model; its mode is left as it was.
-        batches (Iterable): Inputs with `labels` [B, T] int64, -100 where there is none.
+        batches (Iterable): Inputs with `labels` [B, T] int64, -100 for padding.
 
     Returns:
         tuple: Nats over all labels (float) and the number of labels (tokens). exp(nats / tokens) is the perplexity.
@@ -33,7 +37,7 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, 
     for batch in batches:
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         total += model(**batch, num_items_in_batch=1).loss.item()
-        tokens += int((batch["labels"] != -100).sum())
+        tokens += int((batch["labels"] != IGNORED_LABEL).sum())
     model.train(was_training)
     return total, tokens
 
@@ -60,7 +64,7 @@ def evaluate_translator(
     tokens_per_batch: int = 4096,
     **generate_kwargs: Any,
 ) -> dict[str, Any]:
-    """Translate and score.
+    """The scores of a translator on a test set, and its translations.
 
     Args:
         translator (Translator): The model and its tokenizers.
@@ -73,7 +77,8 @@ def evaluate_translator(
 
     Returns:
         dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
-        over the pairs that are not longer than the model takes (None if there is none of them), `seconds`, `sentences_per_second`, `sentences`, and the list `translations`.
+        over the pairs that are not longer than the model takes (None if all are), `seconds`,
+        `sentences_per_second`, `sentences`, and the list `translations`.
 
     Raises:
         ValueError: If there are no sentences or not as many references.
@@ -86,7 +91,7 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    # What is scored is the search itself.
+    # The scores are those of the search itself.
     translated = translator.translate(
         sources, tokens_per_batch=tokens_per_batch, repetition_guard=False, **generate_kwargs
     )
@@ -99,7 +104,6 @@ def evaluate_translator(
     scores = score_translations(translations, [r.strip() for r in references], tokenize=tokenize, lowercase=lowercase)
     return {
         **scores,
-        # None where every pair is longer than the model takes.
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
         "sentences": len(sources),

@@ -19,12 +19,11 @@ from accelerate import PartialState
 from huggingface_hub import HfApi, snapshot_download
 from transformers import TrainerCallback
 
+from ..checkpoint.files import METRICS_FILE, STATE_FILE, checkpoints_in, step_of
 from ..checkpoint.hub_errors import explained, patiently, sentence_of
 from ..checkpoint.loading import refuse_changed_files
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..recipe.schema import Recipe
-from ..training.averaging import checkpoints_in
-from ..training.trainer import METRICS_FILE, STATE_FILE, step_of
+from ..recipe.schema import PublishingSection, TrainingSection
 from .push import Destination, check_destination, commit_files, refuse_private_text, repository_files
 from .record import RECIPE_FILE
 
@@ -33,16 +32,16 @@ _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
 
 
-class PushedCheckpoints(TrainerCallback):
+class PushCheckpointsCallback(TrainerCallback):
     """Pushes each save in the background; one that comes while another is pushed is left out, the last one never is.
 
     Args:
-        recipe (Recipe): The run.
+        folder (str or Path): The output folder of the run.
+        publishing (PublishingSection): The repository and the strategy.
     """
 
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
-        self.folder = Path(recipe.output_dir)
+    def __init__(self, folder: str | Path, publishing: PublishingSection):
+        self.folder, self.publishing = Path(folder), publishing
         self.thread: threading.Thread | None = None
         self.pushed_step = -1
 
@@ -87,7 +86,7 @@ class PushedCheckpoints(TrainerCallback):
         return staged
 
     def _push(self, staged: Path, step: int) -> None:
-        publishing = self.recipe.publishing
+        publishing = self.publishing
         try:
             to = check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
             files = repository_files(staged, to.repo_id)
@@ -132,25 +131,26 @@ def resumable_files(checkpoint: Path) -> dict[str, Path | bytes]:
     return files
 
 
-def fetch_checkpoints(recipe: Recipe) -> None:
+def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> None:
     """Download the checkpoints that an earlier run has pushed, as if it had been trained in the output folder.
 
     Nothing happens where the repository has none, or the folder has some.
 
     Args:
-        recipe (Recipe): The run.
+        folder (Path): The output folder.
+        repo_id (str): The repository.
+        training (TrainingSection): How many checkpoints are kept, and for what.
 
     Raises:
         HubError: If the repository cannot be read.
         ValueError: If the checkpoints are of another trainer.
     """
-    folder = Path(recipe.output_dir)
     if checkpoints_in(folder) or (folder / "model.safetensors").exists():
         return
     with explained():
-        snapshot, names = _download(recipe.publishing.hub_model_id or "", recipe.training.save_total_limit)
+        snapshot, names = _download(repo_id, training.save_total_limit)
     if not names:
-        print(f"'{recipe.publishing.hub_model_id}' has no checkpoint to continue from", flush=True)
+        print(f"'{repo_id}' has no checkpoint to continue from", flush=True)
         return
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
@@ -166,8 +166,8 @@ def fetch_checkpoints(recipe: Recipe) -> None:
         if not (folder / f"checkpoint-{steps[name]}").exists():
             os.replace(staging / name, folder / f"checkpoint-{steps[name]}")
     shutil.rmtree(staging)
-    print(f"continuing from '{newest}' of {recipe.publishing.hub_model_id}, step {steps[newest]:,}", flush=True)
-    _say_what_is_missing(recipe, folder / f"checkpoint-{steps[newest]}", len(set(steps.values())))
+    print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
+    _say_what_is_missing(training, folder / f"checkpoint-{steps[newest]}", len(set(steps.values())))
 
 
 def _download(repo_id: str, limit: int) -> tuple[Path, list[str]]:
@@ -226,9 +226,9 @@ def _localize(checkpoint: Path, folder: Path, names: list[str]) -> int:
     return step
 
 
-def _say_what_is_missing(recipe: Recipe, newest: Path, num_checkpoints: int) -> None:
+def _say_what_is_missing(training: TrainingSection, newest: Path, num_checkpoints: int) -> None:
     """Say in which way the end of the run will not be that of an uninterrupted one."""
-    wanted = recipe.training.average_checkpoints
+    wanted = training.average_checkpoints
     if num_checkpoints < wanted:
         print(
             f"of the checkpoints to average ({wanted}) {num_checkpoints} are here: the average is of those and of the ones to "
@@ -236,7 +236,7 @@ def _say_what_is_missing(recipe: Recipe, newest: Path, num_checkpoints: int) -> 
             flush=True,
         )
     state = json.loads((newest / STATE_FILE).read_text(encoding="utf-8"))
-    if recipe.training.early_stopping_patience is not None and state["best_model_checkpoint"] is None:
+    if training.early_stopping_patience is not None and state["best_model_checkpoint"] is None:
         print(
             "the best checkpoint so far is not here: the best one is looked for from here on; "
             "`hub_strategy: all_checkpoints` keeps them all",

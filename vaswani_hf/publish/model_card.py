@@ -19,8 +19,8 @@ from safetensors import safe_open
 from ..checkpoint.loading import INDEX_FILE, weight_files
 from ..data.number_words import english_words
 from ..model.repository_vaswani import TARGET_FOLDER
+from ..recipe import Recipe
 from ..recipe.licenses import RESEARCH_ONLY, check_allowed, license_of_model
-from ..recipe.schema import Recipe
 from .record import (
     CURVE_FILE,
     RECIPE_FILE,
@@ -138,7 +138,7 @@ def check_card(folder: str | Path, content: str) -> None:
 
 
 def _recorded_data(recipe: Recipe | None, results: dict[str, Any]) -> dict[str, Any]:
-    return data_facts(recipe) if recipe else results.get("data") or {}
+    return data_facts(recipe.data) if recipe else results.get("data") or {}
 
 
 def _template() -> str:

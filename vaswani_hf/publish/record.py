@@ -11,7 +11,10 @@ import torch
 import yaml
 
 from ..model.repository_vaswani import RECORD
-from ..recipe.schema import DataSection, Recipe, data_license, is_on_hub, last_part, load_recipe, published_recipe
+from ..recipe import Recipe, load_recipe
+from ..recipe.licenses import data_license
+from ..recipe.published import is_on_hub, last_part, published_recipe
+from ..recipe.schema import DataSection
 
 CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE = RECORD
 
@@ -108,20 +111,19 @@ def recorded_recipe(path: Path) -> Recipe | None:
         raise ValueError(f"The record '{path}' cannot be used: {error}") from error
 
 
-def data_facts(recipe: Recipe) -> dict[str, Any]:
+def data_facts(data: DataSection) -> dict[str, Any]:
     """What the data of a run is, without the folders that it lies in.
 
     Args:
-        recipe (Recipe): The run.
+        data (DataSection): The sources.
 
     Returns:
         dict: `source_language`, `target_language`, `license`, `attribution`, and for each of `train`, `validation` and
         `test` None or a dict of `name`, `files`, `dataset` (where it is one of the Hub), `config`, `revision` and
         `split`, as far as they apply.
     """
-    data = recipe.data
     facts: dict[str, Any] = {"source_language": data.source_language, "target_language": data.target_language}
-    facts |= {"license": data_license(recipe), "attribution": data.attribution}
+    facts |= {"license": data_license(data), "attribution": data.attribution}
     return facts | {split: _split_facts(data, split) for split in ("train", "validation", "test")}
 
 

@@ -1,8 +1,9 @@
 """Licences by the identifiers of the Hub, and which of them the licence of the training data rules out for a model."""
 
-import difflib
+from ..model.configuration_vaswani import nearest_name
+from .schema import DataSection
 
-# Data that may be used for research, with no more written permission than that.
+# Data that has no licence but the permission to use it for research.
 RESEARCH_ONLY = "research-only"
 
 # https://huggingface.co/docs/hub/repositories-licenses
@@ -23,38 +24,37 @@ _NON_COMMERCIAL = {
     *("h-research", "intel-research", "apple-amlr", "deepfloyd-if-license", "fair-noncommercial-research-license"),
     RESEARCH_ONLY,
 }
-# They do not say what they permit.
+# These identifiers do not say what is permitted.
 _UNCERTAIN = {"cc", "other", "unknown"}
 
 
 def check_known(license: str | None, key: str) -> None:
-    """Refuse what is no licence identifier.
+    """Refuses a text that is no licence identifier.
 
     Args:
         license (str, optional): An identifier; None passes.
-        key (str): What it was given as, for the message.
+        key (str): The key or option that it was given as, for the message.
 
     Raises:
         ValueError: If the Hub does not know it.
     """
     if license is not None and license not in KNOWN_LICENSES:
-        nearest = difflib.get_close_matches(license.lower(), KNOWN_LICENSES, 1, cutoff=0)[0]
         raise ValueError(
             f"`{key}` must be a licence identifier of the Hub, such as apache-2.0, or {RESEARCH_ONLY}, but is {license!r}; "
-            f"the nearest known one is '{nearest}'."
+            f"the nearest known one is '{nearest_name(license.lower(), KNOWN_LICENSES)}'."
         )
 
 
 def check_allowed(license: str | None, data_license: str | None, key: str = "publishing.license") -> None:
-    """Refuse to publish a model under a licence that certainly permits more than that of its training data.
+    """Refuses to publish a model under a licence that certainly permits more than that of its training data.
 
-    That is any other one for data for research only, and one that permits commercial use for data that does not. What
-    share-alike and no-derivatives licences of data mean for a model is not settled; they rule nothing out here.
+    Data for research only allows no other licence, and data without commercial use none that permits it. Share-alike
+    and no-derivatives licences of data rule nothing out here, because their meaning for a model is not settled.
 
     Args:
         license (str, optional): The licence that the model is to be published under; None passes.
-        data_license (str, optional): That of the training data; None where it is not known.
-        key (str): What the first was given as, for the message.
+        data_license (str, optional): The licence of the training data; None where it is not known.
+        key (str): The key or option that the model's licence was given as, for the message.
 
     Raises:
         ValueError: If the data does not allow it.
@@ -74,11 +74,24 @@ def check_allowed(license: str | None, data_license: str | None, key: str = "pub
         )
 
 
+def data_license(data: DataSection) -> str | None:
+    """The licence of the training data.
+
+    Args:
+        data (DataSection): The sources.
+
+    Returns:
+        str: An identifier of the Hub or "research-only"; None where it is not known.
+    """
+    # The package makes the corpus of number words itself.
+    return data.license or ("apache-2.0" if data.corpus == "numbers" else None)
+
+
 def license_of_model(license: str | None, data_license: str | None) -> str | None:
     """The licence of a model: the one that was chosen, or else that of its training data.
 
     Args:
-        license (str, optional): What was chosen.
+        license (str, optional): The licence that was chosen.
         data_license (str, optional): The licence of the training data.
 
     Returns:
@@ -88,14 +101,14 @@ def license_of_model(license: str | None, data_license: str | None) -> str | Non
 
 
 def strictest(stated: list) -> str | None:
-    """What the licences that a card states mean together for what is made of all the data.
+    """The one licence that follows from all those that a card states, for a model that is made of all the data.
 
     Args:
-        stated (list): What the card says; None where it says nothing.
+        stated (list): The licences of the card; [None] where it states none.
 
     Returns:
-        str: One that is for research only or forbids commercial use, if there is one; a single one, "other" if the Hub
-        does not know it; None for several others, because it is not known what they permit together.
+        str: The first one that is for research only or forbids commercial use, if there is one; else the only one, or
+        "other" if the Hub does not know it; None for several, because it is not known what they permit together.
     """
     for license in (RESEARCH_ONLY, *stated):
         if license in stated and isinstance(license, str) and license in _NON_COMMERCIAL:

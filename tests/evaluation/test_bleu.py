@@ -3,14 +3,14 @@
 import importlib.util
 import json
 import math
-import os
+import multiprocessing
 import subprocess
 import sys
 
 import pytest
 
-import vaswani_hf.evaluation.metric
-from vaswani_hf.evaluation.metric import TranslationMetric, score_translations
+import vaswani_hf.evaluation.bleu
+from vaswani_hf.evaluation.bleu import TranslationMetric, score_translations
 
 PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
 REFERENCES = [
@@ -28,7 +28,7 @@ def metric():
 
 
 def command_line(directory, *options):
-    """What `sacrebleu` itself prints: the BLEU and the chrF dictionary."""
+    """The BLEU and the chrF dictionary that `sacrebleu` itself prints."""
     (directory / "predictions").write_text("\n".join(PREDICTIONS) + "\n", encoding="utf-8")
     for index in range(2):
         lines = [entry[index] for entry in REFERENCES]
@@ -95,7 +95,7 @@ def test_translations_can_be_added_singly_and_in_batches_of_either_form(metric):
     metric.add_batch(predictions=PREDICTIONS[1:2], references=FIRST_REFERENCES[1:2])
     expected = score_translations(PREDICTIONS, [REFERENCES[0], FIRST_REFERENCES[1], REFERENCES[2]])
     assert metric.compute(predictions=PREDICTIONS[2:], references=REFERENCES[2:]) == expected
-    # What was scored is forgotten.
+    # The metric forgets translations that were scored.
     metric.add(prediction="a", reference="b")
     assert metric.compute() == score_translations(["a"], ["b"])
 
@@ -110,31 +110,38 @@ def test_options_of_compute_override_those_of_the_constructor_once(metric):
     assert metric.compute(**given) == own
 
 
+def score_beside_another_process(connection):
+    metric = TranslationMetric()
+    metric.add(prediction="a", reference="a")
+    connection.send("added")
+    connection.recv()
+    metric.add(prediction="b", reference="c")
+    connection.send(metric.compute()["exact_match"])
+
+
 def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
     evaluate = pytest.importorskip("evaluate")
-    cache = tmp_path / "cache"
-    program = (
-        "from vaswani_hf.evaluation.metric import TranslationMetric; metric = TranslationMetric();"
-        "metric.add(prediction='a', reference='a'); print('added', flush=True); input();"
-        "metric.add(prediction='b', reference='c'); print(metric.compute()['exact_match'])"
-    )
-    environment = os.environ | {"HF_METRICS_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
-    process = subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes)
-    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", cache)
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    forks = multiprocessing.get_context("fork")
+    here, there = forks.Pipe()
+    process = forks.Process(target=score_beside_another_process, args=(there,), daemon=True)
+    process.start()
     metric = TranslationMetric()
     metric.add(prediction="c", reference="d")
-    # Now both hold translations.
-    assert process.stdout.readline() == "added\n"
+    # Both hold translations after this.
+    assert here.poll(60) and here.recv() == "added"
     assert metric.compute() == score_translations(["c"], ["d"])
-    assert process.communicate("\n", timeout=60)[0] == "50.0\n"
+    here.send("go on")
+    assert here.poll(60) and here.recv() == 50.0
+    process.join(60)
     assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize("missing", ["evaluate", "datasets"])
 def test_without_evaluate_the_function_works_and_the_class_says_what_to_install(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    spec = importlib.util.spec_from_file_location("metric_alone", vaswani_hf.evaluation.metric.__file__)
+    spec = importlib.util.spec_from_file_location("bleu_alone", vaswani_hf.evaluation.bleu.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.score_translations(["a b c d"], ["a b c d"])["bleu"] == pytest.approx(100)

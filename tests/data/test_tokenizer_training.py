@@ -1,22 +1,19 @@
-"""The tokenizer restores every text, BPE-dropout is BPE with merges missing, two vocabularies find their way back."""
+"""The tokenizer restores every text, and BPE-dropout is BPE with merges missing."""
 
 import json
 import logging
 import pickle
 import random
-import shutil
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from vaswani_hf.checkpoint.tokenizers import BpeDropout, load_tokenizers, save_tokenizers, train_tokenizer
+from vaswani_hf.data.bpe_dropout import BpeDropout
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 CORPUS = [
     "the cat sat on the mat and the dog lay on the mat",
@@ -167,21 +164,6 @@ def test_errors_say_what_is_wrong(arguments, message):
     assert str(caught.value) == message
 
 
-TRAIN_AND_SAVE = """
-import json, sys
-from vaswani_hf.checkpoint.tokenizers import train_tokenizer
-train_tokenizer(json.loads(sys.argv[1]), 400).save_pretrained(sys.argv[2])
-"""
-
-
-def test_training_again_in_another_process_gives_the_same_bytes(tmp_path):
-    train_tokenizer(iter(CORPUS), 400).save_pretrained(tmp_path / "here")
-    command = [sys.executable, "-c", TRAIN_AND_SAVE, json.dumps(CORPUS), str(tmp_path / "there")]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
-    here, there = ((tmp_path / place / "tokenizer.json").read_bytes() for place in ("here", "there"))
-    assert here == there
-
-
 @pytest.mark.parametrize("model_type", [None, "a_model_that_transformers_does_not_know"])
 def test_auto_tokenizer_loads_it_without_remote_code(tokenizer, tmp_path, model_type):
     tokenizer.save_pretrained(tmp_path)
@@ -204,55 +186,6 @@ def test_using_a_tokenizer_does_not_change_what_it_saves(tokenizer, tmp_path):
     before, after = ((tmp_path / time / "tokenizer.json").read_bytes() for time in ("before", "after"))
     assert before == after
     assert json.loads(after)["model"]["dropout"] is None
-
-
-# Two vocabularies
-
-
-def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, tokenizer, tmp_path)
-    assert not (tmp_path / "target_tokenizer").exists()
-    source, target = load_tokenizers(tmp_path)
-    assert source is target
-    assert source.get_vocab() == tokenizer.get_vocab()
-
-
-def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
-    target_tokenizer = train_tokenizer(CORPUS, 300)
-    save_tokenizers(tokenizer, target_tokenizer, tmp_path)
-    source, target = load_tokenizers(str(tmp_path))
-    assert (len(source), len(target)) == (360, 300)
-    assert target.get_vocab() == target_tokenizer.get_vocab()
-    # Loaded and saved once more, they are still two.
-    save_tokenizers(source, target, tmp_path / "again")
-    assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [360, 300]
-
-
-def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
-    save_tokenizers(tokenizer, tokenizer, tmp_path)
-    source, target = load_tokenizers(tmp_path)
-    assert source is target
-
-
-@pytest.mark.parametrize("sizes", [(360,), (360, 300)])
-def test_tokenizers_come_from_a_repository(tokenizer, tmp_path, sizes):
-    tokenizers = [tokenizer, *(train_tokenizer(CORPUS, size) for size in sizes[1:])]
-    # The cache that huggingface_hub leaves after a download, so that the name is looked up as one of a repository.
-    repository = tmp_path / "models--someone--some-model"
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    save_tokenizers(tokenizers[0], tokenizers[-1], repository / "snapshots" / commit)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    loaded = load_tokenizers("someone/some-model", cache_dir=str(tmp_path), local_files_only=True)
-    assert [len(side) for side in dict.fromkeys(loaded)] == list(sizes)
-
-
-def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
-    shutil.rmtree(tmp_path / "target_tokenizer")
-    with pytest.raises((OSError, ValueError)):
-        load_tokenizers(tmp_path)
 
 
 # BPE-dropout

@@ -1,6 +1,7 @@
-"""BLEU, chrF and exact match of a corpus, as a function over `sacrebleu` and as an `evaluate.Metric` over that function.
+"""BLEU, its tokenization, chrF and exact match of translations and references; evaluate.py makes the translations.
 
-The metric is constructed directly, not loaded from the Hub. `score_translations` needs `sacrebleu` alone;
+`score_translations` is a function over `sacrebleu`, and `TranslationMetric` an `evaluate.Metric` over that function,
+which is constructed directly, not loaded from the Hub. `score_translations` needs `sacrebleu` alone;
 `TranslationMetric` needs `evaluate` and `datasets` too, and says so when it is constructed without them.
 """
 
@@ -37,9 +38,9 @@ def score_translations(
     Args:
         predictions (Sequence[str]): The translations.
         references (Sequence[str | Sequence[str]]): For each translation its reference, or its one or more references.
-        tokenize (str): How `sacrebleu` splits text into words for BLEU; "13a" is that of the WMT evaluations. The first
-            use of "spm" and of the names with a number after "flores" or "spBLEU" downloads a model.
-        lowercase (bool): Whether case is ignored, in all three scores.
+        tokenize (str): The tokenizer of `sacrebleu` for BLEU; "13a" is that of the WMT evaluations. The first use of
+            "spm" and of the names with a number after "flores" or "spBLEU" downloads a model.
+        lowercase (bool): Ignore case, in all three scores.
 
     Returns:
         dict[str, float | str]: "bleu" and "chrf", both from 0 to 100; "exact_match", the percentage of translations
@@ -96,7 +97,7 @@ class TranslationMetric(_MetricBase):
         super().__init__(keep_in_memory=True)
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Add one translation.
+        """Adds one translation.
 
         Args:
             prediction (str): The translation.
@@ -105,7 +106,7 @@ class TranslationMetric(_MetricBase):
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Add some translations.
+        """Adds some translations.
 
         Args:
             predictions (Sequence[str]): The translations.

@@ -1,0 +1,68 @@
+"""The tokenizers of a checkpoint, one or two, find their way back."""
+
+import shutil
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+
+CORPUS = [
+    "the cat sat on the mat and the dog lay on the mat",
+    "a small cat and a smaller dog met at the lower house",
+    "the lowest house is newer than the newest mat </s> <pad>",
+    "Straße und Häuser, die Katze saß auf der Matte.",
+    "它们坐在垫子上。 Кошка сидела на коврике.",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(CORPUS, 360)
+
+
+def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, tokenizer, tmp_path)
+    assert not (tmp_path / "target_tokenizer").exists()
+    source, target = load_tokenizers(tmp_path)
+    assert source is target
+    assert source.get_vocab() == tokenizer.get_vocab()
+
+
+def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
+    target_tokenizer = train_tokenizer(CORPUS, 300)
+    save_tokenizers(tokenizer, target_tokenizer, tmp_path)
+    source, target = load_tokenizers(str(tmp_path))
+    assert (len(source), len(target)) == (360, 300)
+    assert target.get_vocab() == target_tokenizer.get_vocab()
+    # Loaded and saved once more, they are still two.
+    save_tokenizers(source, target, tmp_path / "again")
+    assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [360, 300]
+
+
+def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tokenizer, tmp_path)
+    source, target = load_tokenizers(tmp_path)
+    assert source is target
+
+
+@pytest.mark.parametrize("sizes", [(360,), (360, 300)])
+def test_tokenizers_come_from_a_repository(tokenizer, tmp_path, sizes):
+    tokenizers = [tokenizer, *(train_tokenizer(CORPUS, size) for size in sizes[1:])]
+    # The cache that huggingface_hub leaves after a download, so that the name is looked up as one of a repository.
+    repository = tmp_path / "models--someone--some-model"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    save_tokenizers(tokenizers[0], tokenizers[-1], repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    loaded = load_tokenizers("someone/some-model", cache_dir=str(tmp_path), local_files_only=True)
+    assert [len(side) for side in dict.fromkeys(loaded)] == list(sizes)
+
+
+def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    shutil.rmtree(tmp_path / "target_tokenizer")
+    with pytest.raises((OSError, ValueError)):
+        load_tokenizers(tmp_path)

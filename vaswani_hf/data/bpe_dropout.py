@@ -1,0 +1,90 @@
+"""BPE-dropout: random splits of a text by a trained byte-level BPE (Provilkov et al. 2020, Algorithm 1).
+
+Legend of shapes: L length of a sentence in tokens, `</s>` included.
+"""
+
+import json
+from random import Random
+
+from tokenizers import models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+# The half-merged words that are remembered, and the most pieces of one of them: about 30 MB for European text.
+_REMEMBERED_WORDS = 100_000
+_REMEMBERED_PIECES = 32
+
+
+class BpeDropout:
+    """Splits text by BPE with merges left out at random (Provilkov et al. 2020, Algorithm 1), from a given generator.
+
+    The dropout inside the `tokenizers` library is not used because its generator cannot be seeded.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
+        """Takes the merges out of a trained tokenizer, which stays as it is.
+
+        Args:
+            tokenizer: A tokenizer made by `train_tokenizer`.
+            rate: The probability with which a possible merge is left out: 0 splits as the tokenizer does, 1 into bytes.
+
+        Raises:
+            ValueError: If `rate` is not a probability or the tokenizer is not byte-level BPE.
+        """
+        if not 0 <= rate <= 1:
+            raise ValueError(f"`rate` must be a probability between 0 and 1, but is {rate}.")
+        backend = tokenizer.backend_tokenizer
+        is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel) and backend.normalizer is not None
+        if not (isinstance(backend.model, models.BPE) and is_byte_level):
+            raise ValueError("`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind.")
+        merges = json.loads(backend.to_str())["model"]["merges"]
+        self.rate = rate
+        self._normalizer = backend.normalizer
+        self._pre_tokenizer = backend.pre_tokenizer
+        self._token_ids = backend.get_vocab(with_added_tokens=False)
+        self._eos_token_id = tokenizer.eos_token_id
+        self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
+        self._merges_of: dict[tuple[str, ...], list[int]] = {}
+
+    def encode(self, text: str, rng: Random) -> list[int]:
+        """One random split of a sentence.
+
+        Args:
+            text: The sentence.
+            rng: A generator with a method `random()`; a NumPy generator serves as well.
+
+        Returns:
+            [L] token ids with `</s>` at the end.
+        """
+        token_ids = []
+        for word, _ in self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(text)):
+            token_ids += [self._token_ids[piece] for piece in self._split(word, rng)]
+        return [*token_ids, self._eos_token_id]
+
+    def _split(self, word: str, rng: Random) -> tuple[str, ...]:
+        pieces = tuple(word)
+        while True:
+            # Draws end with the first merge that is kept, because it is the best of those that would be kept.
+            for position in self._possible_merges(pieces):
+                if rng.random() >= self.rate:
+                    merged = pieces[position] + pieces[position + 1]
+                    pieces = (*pieces[:position], merged, *pieces[position + 2 :])
+                    break
+            else:
+                return pieces
+
+    def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
+        """The positions whose piece can be merged with the next one, in the order in which BPE would merge them."""
+        positions = self._merges_of.get(pieces)
+        if positions is not None:
+            return positions
+        ranked = [
+            (self._ranks[pair], position)
+            for position, pair in enumerate(zip(pieces, pieces[1:], strict=False))
+            if pair in self._ranks
+        ]
+        positions = [position for _, position in sorted(ranked)]
+        if len(pieces) <= _REMEMBERED_PIECES:
+            if len(self._merges_of) >= _REMEMBERED_WORDS:
+                self._merges_of.clear()
+            self._merges_of[pieces] = positions
+        return positions

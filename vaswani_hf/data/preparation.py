@@ -1,0 +1,202 @@
+"""Preparation of sentence pairs: cleaning, encoding into token ids, and the count of the pairs that were dropped.
+
+Legend of shapes: N pairs of the corpus.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from datasets import Dataset, Features, IterableDataset, List, Value
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from ..version import __version__
+from .reading import TEXT_FEATURES
+
+_ID_FEATURES = {
+    "input_ids": List(Value("int32")),
+    "labels": List(Value("int32")),
+    "source_length": Value("int32"),
+    "target_length": Value("int32"),
+}
+
+
+@dataclass
+class CorpusReport:
+    """The number of pairs that were kept, and of those that were dropped for each reason."""
+
+    kept: int = 0
+    empty: int = 0
+    too_long: int = 0
+    ratio: int = 0
+
+    @property
+    def read(self) -> int:
+        """The number of pairs before cleaning."""
+        return self.kept + self.empty + self.too_long + self.ratio
+
+    def add(self, outcomes: np.ndarray) -> None:
+        """Counts pairs.
+
+        Args:
+            outcomes: [N] for each pair the number of its field, 0 for `kept` to 3 for `ratio`.
+        """
+        counts = np.bincount(outcomes, minlength=len(fields(self)))
+        for field, count in zip(fields(self), counts.tolist(), strict=True):
+            setattr(self, field.name, getattr(self, field.name) + count)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.read:,} pairs read, {self.kept:,} kept; dropped: {self.empty:,} with an empty side,"
+            f" {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
+        )
+
+
+def prepare_pairs(
+    pairs: Dataset | IterableDataset,
+    source_tokenizer: PreTrainedTokenizerFast,
+    target_tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    max_length_ratio: float | None,
+    num_proc: int | None = None,
+    keep_text: bool = False,
+) -> tuple[Dataset | IterableDataset, CorpusReport]:
+    """The cleaned pairs as token ids, and the count of what was dropped.
+
+    A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is read, and
+    its report fills meanwhile, in the process that reads it.
+
+    Args:
+        pairs: The columns `source` and `target`, from `load_pairs`.
+        source_tokenizer: Encodes the source side.
+        target_tokenizer: Encodes the target side, the same object for a joint vocabulary.
+        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
+        max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
+            dropped; `None` for no limit.
+        num_proc: The number of processes that encode a dataset.
+        keep_text: Add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the place of
+            the pair in `pairs`.
+
+    Returns:
+        The columns `input_ids` and `labels`, lists of int32, and `source_length` and `target_length`; and the report.
+
+    Raises:
+        ValueError: If no pair of a dataset is left.
+    """
+    tokenizers = (_serialized(source_tokenizer), _serialized(target_tokenizer))
+    prepare = _Preparation(*tokenizers, max_length, max_length_ratio, keep_text)
+    report = CorpusReport()
+    if isinstance(pairs, IterableDataset):
+        return prepare.stream(pairs, report), report
+    marked = pairs.map(
+        prepare,
+        batched=True,
+        with_indices=True,
+        remove_columns=["source", "target"],
+        features=Features({**prepare.features, "outcome": Value("int8")}),
+        num_proc=num_proc,
+        desc="Encoding sentence pairs",
+    )
+    outcomes = marked.with_format("numpy")["outcome"][:]
+    report.add(outcomes)
+    if report.kept == 0:
+        raise ValueError(f"`pairs` must hold a pair that survives cleaning, but of them: {report}.")
+    return marked.remove_columns("outcome").select(np.flatnonzero(outcomes == 0)), report
+
+
+class _SerializedTokenizer(NamedTuple):
+    """A tokenizer as JSON, without its last padding and truncation, and its treatment of special tokens in a text."""
+
+    text: str
+    split_special_tokens: bool
+
+
+def _serialized(tokenizer: PreTrainedTokenizerFast) -> _SerializedTokenizer:
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    text = json.dumps({**content, "padding": None, "truncation": None})
+    return _SerializedTokenizer(text, tokenizer.split_special_tokens)
+
+
+@lru_cache(maxsize=2)
+def _deserialized(serialized: _SerializedTokenizer) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(serialized.text)
+    tokenizer.encode_special_tokens = serialized.split_special_tokens
+    return tokenizer
+
+
+def _token_ids(tokenizer: _SerializedTokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in _deserialized(tokenizer).encode_batch_fast(texts)]
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """Turns batches of text into ids and says which of the pairs to keep.
+
+    `datasets` finds encoded pairs in its cache by a hash of the fields, which therefore decide the result and are the
+    same wherever a tokenizer was loaded from and whatever it was used for.
+    """
+
+    source_tokenizer: _SerializedTokenizer
+    target_tokenizer: _SerializedTokenizer
+    max_length: int
+    max_length_ratio: float | None
+    keep_text: bool
+    version: str = __version__
+
+    @property
+    def features(self) -> dict[str, Any]:
+        return {**_ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else _ID_FEATURES
+
+    def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
+        sources = [text.strip() for text in batch["source"]]
+        targets = [text.strip() for text in batch["target"]]
+        source_ids = _token_ids(self.source_tokenizer, sources)
+        target_ids = _token_ids(self.target_tokenizer, targets)
+        source_lengths, target_lengths = _lengths(source_ids), _lengths(target_ids)
+        shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
+        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
+        unequal = longer > (self.max_length_ratio or np.inf) * shorter
+        columns: dict[str, Any] = {
+            "input_ids": source_ids,
+            "labels": target_ids,
+            "source_length": source_lengths,
+            "target_length": target_lengths,
+            # Each number stands for a field of CorpusReport.
+            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0),
+        }
+        return {**columns, "source": sources, "target": targets, "index": indices} if self.keep_text else columns
+
+    def stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
+        def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
+            columns = self(batch, indices)
+            outcomes = np.asarray(columns.pop("outcome"))
+            report.add(outcomes)
+            rows = np.flatnonzero(outcomes == 0).tolist()
+            return {name: [column[row] for row in rows] for name, column in columns.items()}
+
+        return pairs.map(
+            kept,
+            batched=True,
+            with_indices=True,
+            remove_columns=["source", "target"],
+            features=Features(self.features),
+        )
+
+
+def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:
+    return np.fromiter(map(len, sequences), np.int64, len(sequences))
+
+
+def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The source and the target lengths of prepared pairs, [N] int64 each, in tokens.
+
+    Args:
+        pairs: The dataset of `prepare_pairs`.
+    """
+    columns = pairs.with_format("numpy")
+    return columns["source_length"][:].astype(np.int64), columns["target_length"][:].astype(np.int64)

@@ -1,0 +1,174 @@
+"""Checks of a recipe: the range of each number, and the keys that must fit each other.
+
+The types of single values are checked while the recipe is loaded (see loading.py), licences in licenses.py.
+"""
+
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+
+from ..model.configuration_vaswani import VaswaniConfig
+from .licenses import check_allowed, check_known, data_license
+from .schema import (
+    SMALLEST_VOCABULARY,
+    DataSection,
+    EvaluationSection,
+    PublishingSection,
+    Recipe,
+    TokenizerSection,
+    TrainingSection,
+)
+
+_AT_LEAST_ONE = """
+    data.numbers_train_size data.max_length data.num_proc tokenizer.vocab_size training.max_steps
+    training.num_train_epochs training.source_tokens_per_batch training.target_tokens_per_batch
+    training.gradient_accumulation_steps training.warmup_steps training.logging_steps training.eval_steps
+    training.save_steps training.save_total_limit training.early_stopping_patience decoding.num_beams
+    decoding.max_length evaluation.tokens_per_batch
+""".split()
+_NOT_NEGATIVE = """
+    seed training.learning_rate_factor training.adam_epsilon training.max_grad_norm training.average_checkpoints
+    training.dataloader_num_workers decoding.max_length_a decoding.max_length_b
+""".split()
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuses a recipe that describes no possible run.
+
+    Args:
+        recipe (Recipe): Keys and types are right already.
+
+    Raises:
+        ValueError: If a number is out of its range, keys contradict each other, or the data does not allow the licence.
+    """
+    _check_numbers(recipe.values())
+    _check_training(recipe.training)
+    if recipe.training.metric_for_best_model == "bleu" and not recipe.evaluation.validation_bleu:
+        raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
+    _check_publishing(recipe.publishing)
+    _check_batches(recipe.data, recipe.training, recipe.tokenizer)
+    _check_sources(recipe.data)
+    _check_tokenizer(recipe.tokenizer)
+    _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
+    _check_bleu(recipe.evaluation)
+    check_known(recipe.data.license, "data.license")
+    check_allowed(recipe.publishing.license, data_license(recipe.data))
+
+
+def _check_numbers(values: dict[str, Any]) -> None:
+    for place in _AT_LEAST_ONE:
+        value = values[place]
+        if value is not None and (value < 1 if place != "training.num_train_epochs" else value <= 0):
+            raise ValueError(f"`{place}` must be positive, but is {value}.")
+    for place in _NOT_NEGATIVE:
+        if not 0 <= values[place] < float("inf"):
+            raise ValueError(f"`{place}` must be 0 or more, but is {values[place]}.")
+    for place in ("training.adam_beta1", "training.adam_beta2", "tokenizer.bpe_dropout"):
+        if not 0 <= values[place] < 1:
+            raise ValueError(f"`{place}` must be from 0 up to, but not including, 1, but is {values[place]}.")
+    if values["seed"] >= 2**32:
+        raise ValueError(f"`seed` must be smaller than 2^32, but is {values['seed']}.")
+    ratio, penalty = values["data.max_length_ratio"], values["decoding.length_penalty"]
+    if ratio is not None and not ratio >= 1:
+        raise ValueError(f"`data.max_length_ratio` must be 1 or more, or null for no limit, but is {ratio}.")
+    if not -float("inf") < penalty < float("inf"):
+        raise ValueError(f"`decoding.length_penalty` must be a finite number, but is {penalty}.")
+
+
+def _check_training(training: TrainingSection) -> None:
+    if (training.max_steps is None) == (training.num_train_epochs is None):
+        raise ValueError(
+            "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
+            f"they are {training.max_steps} and {training.num_train_epochs}."
+        )
+    if training.average_checkpoints > training.save_total_limit:
+        raise ValueError(
+            f"`training.average_checkpoints` is {training.average_checkpoints}, but only `training.save_total_limit` "
+            f"= {training.save_total_limit} checkpoints are kept; raise the limit."
+        )
+    if training.early_stopping_patience and training.average_checkpoints:
+        raise ValueError(
+            "`training.early_stopping_patience` ends with the best checkpoint and `training.average_checkpoints` with "
+            "an average of the last ones; give only one of them."
+        )
+    if training.early_stopping_patience and training.save_steps % training.eval_steps:
+        raise ValueError(
+            f"`training.save_steps` must be a multiple of `training.eval_steps` for early stopping, but "
+            f"{training.save_steps} is no multiple of {training.eval_steps}."
+        )
+
+
+def _check_publishing(publishing: PublishingSection) -> None:
+    if publishing.push_to_hub and not publishing.hub_model_id:
+        raise ValueError("`publishing.push_to_hub: true` needs `publishing.hub_model_id`, such as user/name.")
+    if publishing.hub_strategy != "end" and not publishing.push_to_hub:
+        raise ValueError(f"`publishing.hub_strategy: {publishing.hub_strategy}` needs `publishing.push_to_hub: true`.")
+
+
+def _check_batches(data: DataSection, training: TrainingSection, tokenizer: TokenizerSection) -> None:
+    for key in ("source_tokens_per_batch", "target_tokens_per_batch"):
+        if getattr(training, key) < data.max_length:
+            raise ValueError(
+                f"`training.{key}` must hold a sentence of `data.max_length` = {data.max_length} tokens, but is "
+                f"{getattr(training, key)}."
+            )
+    if data.streaming and (training.dataloader_num_workers or training.num_train_epochs or tokenizer.bpe_dropout):
+        raise ValueError(
+            "`data.streaming: true` needs `training.max_steps`, `training.dataloader_num_workers: 0` and "
+            "`tokenizer.bpe_dropout: 0`."
+        )
+
+
+def _check_sources(data: DataSection) -> None:
+    kinds = {
+        "corpus": data.corpus,
+        "dataset": data.dataset,
+        "train_pairs": data.train_pairs,
+        "train_source": data.train_source,
+    }
+    given = [f"`data.{name}`" for name, value in kinds.items() if value]
+    if len(given) != 1:
+        raise ValueError(
+            "Exactly one of `data.corpus`, `data.dataset`, `data.train_pairs` and `data.train_source` with "
+            f"`data.train_target` must be given, but {' and '.join(given) or 'none'} is."
+        )
+    for split in ("train", "validation", "test"):
+        source, target = getattr(data, f"{split}_source"), getattr(data, f"{split}_target")
+        if (source is None) != (target is None):
+            raise ValueError(
+                f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and {target!r}."
+            )
+        named = [f"`data.{split}_{kind}`" for kind in ("source", "pairs") if getattr(data, f"{split}_{kind}")]
+        named += ["`data.corpus`"] if data.corpus else []
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+
+
+def _check_tokenizer(tokenizer: TokenizerSection) -> None:
+    if tokenizer.target_vocab_size and tokenizer.shared_vocabulary:
+        raise ValueError("`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`.")
+    for key in ("vocab_size", "target_vocab_size"):
+        size = getattr(tokenizer, key)
+        if size is not None and size < SMALLEST_VOCABULARY:
+            raise ValueError(
+                f"`tokenizer.{key}` must be at least {SMALLEST_VOCABULARY}, 256 bytes and 4 special tokens, but is {size}."
+            )
+
+
+def _check_positions(model: dict[str, Any], longest: int) -> None:
+    positions = model.get("max_position_embeddings", VaswaniConfig.max_position_embeddings)
+    if model.get("position_embedding") == "learned" and positions < longest:
+        raise ValueError(
+            f"`model.max_position_embeddings` must be at least {longest}, the larger of `data.max_length` and "
+            f"`decoding.max_length`, but is {positions}."
+        )
+
+
+def _check_bleu(evaluation: EvaluationSection) -> None:
+    try:
+        BLEU(tokenize=evaluation.tokenize)
+    except (ValueError, ImportError, RuntimeError, KeyError):
+        raise ValueError(
+            f"`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or none, but "
+            f"is {evaluation.tokenize!r}."
+        ) from None

@@ -1,0 +1,63 @@
+"""The published form of a recipe: the keys that others may see, with no folder of this machine in them.
+
+It is what a card and a repository show (see publish/record.py), and what two machines can compare of one run.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from .schema import PublishingSection, Recipe
+
+
+def is_on_hub(dataset: str) -> bool:
+    """True if `data.dataset` can only mean a repository of the Hub, because there is no folder of that name.
+
+    Args:
+        dataset (str): The value of the recipe.
+
+    Returns:
+        bool: True if so.
+    """
+    try:
+        validate_repo_id(dataset)
+    except HFValidationError:
+        return False
+    return not os.path.isdir(dataset)
+
+
+def last_part(path: str) -> str:
+    """The name of a file or folder, without the folders before it.
+
+    Args:
+        path (str): Any path.
+
+    Returns:
+        str: Its last part.
+    """
+    return os.path.basename(os.path.abspath(path)) or "root"
+
+
+def published_recipe(recipe: Recipe) -> Recipe:
+    """The recipe that others may see: without folders, and without the repository that its owner pushes to.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        Recipe: Files by their names, `output_dir` by its last part.
+    """
+    data = recipe.data
+    paths = [f"{split}_{kind}" for split in ("train", "validation", "test") for kind in ("source", "target", "pairs")]
+    names: dict[str, Any] = {name: last_part(getattr(data, name)) for name in paths if getattr(data, name)}
+    if data.dataset and not is_on_hub(data.dataset):
+        names["dataset"] = last_part(data.dataset)
+    return dataclasses.replace(
+        recipe,
+        output_dir=last_part(recipe.output_dir),
+        data=dataclasses.replace(data, **names),
+        publishing=PublishingSection(license=recipe.publishing.license),
+    )

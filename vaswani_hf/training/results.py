@@ -1,0 +1,166 @@
+"""The results of a run: scores on the test split, results.json, the translations, and the picture of the training.
+
+Scores are computed in evaluation/; publish/record.py reads what is written here.
+"""
+
+import dataclasses
+import json
+import math
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from ..checkpoint.files import (
+    CURVE_FILE,
+    METRICS_FILE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    TRANSLATIONS_FILE,
+    checkpoints_in,
+    step_of,
+)
+from ..data.preparation import CorpusReport
+from ..evaluation.evaluate import evaluate_translator
+from ..publish.record import data_facts, hardware_name
+from ..recipe import Recipe
+from ..recipe.schema import EvaluationSection
+from ..translation.translator import Translator
+from ..version import __version__
+from .callbacks import read_metrics
+from .trainer import VaswaniTrainer
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The content of the results.json of a finished run.
+
+    Args:
+        folder (Path): The output folder.
+
+    Returns:
+        dict: The results as `write_results` wrote them.
+    """
+    return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+
+
+def record_recipe(recipe: Recipe, reports: dict[str, CorpusReport]) -> None:
+    """Writes recipe.yaml, and prints how many pairs of each split were dropped.
+
+    Args:
+        recipe (Recipe): The run.
+        reports (dict): The counts by split.
+    """
+    Path(recipe.output_dir, RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
+    for split, report in reports.items():
+        if report.read:
+            print(f"{split}: {report}", flush=True)
+
+
+def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
+    """Writes the licences that are asked for now into the recipe.yaml of a run that was finished earlier.
+
+    Args:
+        recipe (Recipe): The run as it is asked for now.
+        recorded (Recipe): The run as it was finished.
+    """
+    data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
+    recorded = dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
+    Path(recipe.output_dir, RECIPE_FILE).write_text(recorded.to_yaml(), encoding="utf-8")
+
+
+def write_results(recipe: Recipe, trainer: VaswaniTrainer) -> None:
+    """Loads the saved checkpoint, scores it on the test split, and writes results.json and the picture of the training.
+
+    Args:
+        recipe (Recipe): The run.
+        trainer (VaswaniTrainer): The trainer after its training.
+    """
+    folder, corpus = Path(recipe.output_dir), trainer.corpus
+    step = trainer.state.global_step or step_of(checkpoints_in(folder)[-1])
+    metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
+    results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
+    if corpus.test_text is not None:
+        results["test"] = _test_scores(folder, corpus.test_text, recipe.evaluation, trainer.args.device)
+    config = trainer.accelerator.unwrap_model(trainer.model).generation_config
+    results["decoding"] = {name: getattr(config, name) for name in recipe.decoding.settings()}
+    results["data"] = data_facts(recipe.data)
+    results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
+    (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    plot_training_curve(metrics, folder / CURVE_FILE)
+
+
+def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, device: torch.device) -> dict[str, Any]:
+    pairs = [pair for pair in text if pair["source"].strip() and pair["target"].strip()]
+    scores = evaluate_translator(
+        Translator.from_pretrained(str(folder), device=str(device)),
+        [pair["source"] for pair in pairs],
+        [pair["target"] for pair in pairs],
+        tokenize=evaluation.tokenize,
+        lowercase=evaluation.lowercase,
+        tokens_per_batch=evaluation.tokens_per_batch,
+    )
+    translations = scores.pop("translations")
+    (folder / TRANSLATIONS_FILE).write_text("".join(line + "\n" for line in translations), encoding="utf-8")
+    print(
+        f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
+        f"perplexity {scores['perplexity'] or math.nan:.3f}",
+        flush=True,
+    )
+    return scores
+
+
+def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    last, training = metrics[-1] if metrics else {}, trainer.training
+    number = training.average_checkpoints
+    averaged = checkpoints_in(trainer.args.output_dir)[-number:] if number else []
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "seed": trainer.args.seed,
+        "asked_steps_and_epochs": [training.max_steps, training.num_train_epochs],
+        "steps": last.get("step", 0),
+        "epochs": last.get("epoch"),
+        "target_tokens": last.get("target_tokens", 0),
+        "seconds": last.get("seconds", 0.0),
+        # Machine and versions, below, are those of the last part of a run that was resumed.
+        "resumed_at_step": trainer.start_step or None,
+        "averaged_steps": [step_of(checkpoint) for checkpoint in averaged],
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
+        "processes": trainer.args.world_size,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "vaswani_hf": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")},
+        },
+    }
+
+
+def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
+    """Draws training loss, validation loss and, where it was measured, validation BLEU over steps.
+
+    Args:
+        metrics (list): Rows of a metrics.jsonl.
+        path (str or Path): The PNG, which is not written where there is nothing to draw.
+    """
+    # A run needs matplotlib only at its end.
+    from matplotlib.figure import Figure
+
+    curves = {"training loss, smoothed": "loss", "validation loss": "eval_loss", "validation BLEU": "eval_bleu"}
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
+    right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
+    for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
+        points = [(row["step"], row[name]) for row in metrics if name in row]
+        if points:
+            (right if name == "eval_bleu" else axes).plot(*zip(*points, strict=True), label=label, color=color)
+    if not any(a.lines for a in (axes, right)):
+        return
+    if right is not axes:
+        right.set_ylabel("BLEU")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=120)
