@@ -179,6 +179,12 @@ def tiny_checkpoint(tiny_model, tmp_path):
 
 
 @pytest.fixture
+def few_numbers(monkeypatch):
+    """Runs on the corpus of numbers are scored on ten pairs instead of a thousand."""
+    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+
+
+@pytest.fixture
 def vaswani(capsys):
     """Run `vaswani` in this process: its exit code, its standard output, and the sentence that it ends with."""
 

@@ -355,11 +355,14 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
     assert str(caught.value) == sentence
     # Nor by a card that somebody wrote.
-    check_card(folder, str(card))
-    check_card(folder, "# No metadata")
+    path = folder / "README.md"
+    for text in (str(card), "# No metadata"):
+        path.write_text(text)
+        check_card(path)
     for license in ("apache-2.0", "[apache-2.0]", "other"):
+        path.write_text(f"---\nlicense: {license}\n---\n# My model")
         with pytest.raises(ValueError, match="`license` must be research-only or left out"):
-            check_card(folder, f"---\nlicense: {license}\n---\n# My model")
+            check_card(path)
 
 
 def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):

@@ -20,7 +20,8 @@ from transformers import (
 
 import vaswani_hf
 from vaswani_hf import TranslationPipeline
-from vaswani_hf.checkpoint.hub_errors import HubError
+from vaswani_hf.checkpoint.hub import HubError
+from vaswani_hf.publish.during_training import fetch_checkpoints
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe.schema import load_recipe
 from vaswani_hf.training.run import InterruptedRunError, train
@@ -41,6 +42,9 @@ ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tok
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
 TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
 STATE_FILES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
+
+
+pytestmark = pytest.mark.usefixtures("few_numbers")
 
 
 @pytest.fixture
@@ -127,6 +131,27 @@ def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, ali
     assert not (tmp_path / "there").exists()
 
 
+def test_checkpoints_of_elsewhere_are_as_old_as_their_steps(hub, repo_id, alice, recipe, tmp_path):
+    """The Trainer deletes the oldest by their times."""
+    pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
+    train(recipe("here", max_steps=3, save_steps=3, **pushing))
+    state = hub.repository(repo_id).files()
+    for step in (1, 2, 10):
+        earlier = {
+            name.replace("checkpoint-3", f"checkpoint-{step}"): content
+            for name, content in state.items()
+            if name.startswith("checkpoint-3/")
+        }
+        name = f"checkpoint-{step}/trainer_state.json"
+        earlier[name] = json.dumps(json.loads(earlier[name]) | {"global_step": step}).encode()
+        hub.repository(repo_id).commit(earlier)
+    there = recipe("there", resume="true", save_total_limit=4, hub_model_id=repo_id)
+    Path(there.output_dir).mkdir()
+    fetch_checkpoints(Path(there.output_dir), repo_id, there.training)
+    times = [(tmp_path / "there" / f"checkpoint-{step}").stat().st_mtime for step in (1, 2, 3, 10)]
+    assert times == sorted(times) and times[-1] - times[0] > 2.5
+
+
 def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, alice, recipe, tmp_path):
     stopping = {"early_stopping_patience": 3, "eval_steps": 1, "save_steps": 1, "save_total_limit": 3}
     pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
@@ -160,7 +185,7 @@ def test_an_interrupted_run_is_pushed_before_it_ends(hub, repo_id, alice, recipe
 
 
 def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, alice, recipe, capsys, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.checkpoint.hub_errors.WAITS", (0.1,))
+    monkeypatch.setattr("vaswani_hf.checkpoint.hub.WAITS", (0.1,))
     hub.create_repository(repo_id)
     hub.fault("POST", "/commit/", status=503, times=None)
     with pytest.raises(Exception, match="vaswani push"):

@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ..model.repository_vaswani import TARGET_FOLDER
+from ..model.configuration_vaswani import TARGET_FOLDER
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
 from .alignment_vaswani import source_word_indices
+from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER
 from .constraints_vaswani import (
     assign_phrases,
     constraint_arguments,
@@ -38,7 +37,6 @@ from .constraints_vaswani import (
     translation_token_ids,
 )
 from .repetition_vaswani import is_loop, ngram_size_without_loops
-from .repository_vaswani import TARGET_FOLDER, copy_record, push_folder
 from .scoring_vaswani import Hypothesis, Scorer, Translation, join_translations, scoring_config
 from .sentences_vaswani import split_sentences
 
@@ -459,7 +457,7 @@ class TranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
-        """Pushes all that a repository needs: model, tokenizers, code, and the card and recipe that lay beside the model.
+        """Pushes model, tokenizers and code; with the package also the card and the recipe that lay beside the model.
 
         Args:
             repo_id: user/name.
@@ -469,12 +467,9 @@ class TranslationPipeline(Pipeline):
         Returns:
             The address of the commit.
         """
-        if self.model.config.model_type != "vaswani":
+        if self.model.config.model_type != "vaswani" or "push_pipeline" not in PACKAGE_PARTS:
             return super().push_to_hub(repo_id, **kwargs)
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-            copy_record(self.model, Path(folder), repo_id, kwargs.get("token"))
-            return push_folder(Path(folder), repo_id, **kwargs)
+        return PACKAGE_PARTS["push_pipeline"]()(self, repo_id, **kwargs)
 
 
 def _checked(text: Any) -> str:

@@ -1,6 +1,6 @@
 """Licences by the identifiers of the Hub, and which of them the licence of the training data rules out for a model."""
 
-import difflib
+from ..model.configuration_vaswani import nearest_name
 
 # Data that may be used for research, with no more written permission than that.
 RESEARCH_ONLY = "research-only"
@@ -24,37 +24,36 @@ _NON_COMMERCIAL = {
     RESEARCH_ONLY,
 }
 # They do not say what they permit.
-_UNCERTAIN = {"cc", "other", "unknown"}
+UNCERTAIN = {"cc", "other", "unknown"}
 
 
 def check_known(license: str | None, key: str) -> None:
-    """Refuse what is no licence identifier.
+    """Refuse a licence identifier that the Hub does not know.
 
     Args:
         license (str, optional): An identifier; None passes.
-        key (str): What it was given as, for the message.
+        key (str): The key that it was given as, for the message.
 
     Raises:
         ValueError: If the Hub does not know it.
     """
     if license is not None and license not in KNOWN_LICENSES:
-        nearest = difflib.get_close_matches(license.lower(), KNOWN_LICENSES, 1, cutoff=0)[0]
         raise ValueError(
             f"`{key}` must be a licence identifier of the Hub, such as apache-2.0, or {RESEARCH_ONLY}, but is {license!r}; "
-            f"the nearest known one is '{nearest}'."
+            f"the nearest known one is '{nearest_name(license.lower(), KNOWN_LICENSES)}'."
         )
 
 
 def check_allowed(license: str | None, data_license: str | None, key: str = "publishing.license") -> None:
     """Refuse to publish a model under a licence that certainly permits more than that of its training data.
 
-    That is any other one for data for research only, and one that permits commercial use for data that does not. What
-    share-alike and no-derivatives licences of data mean for a model is not settled; they rule nothing out here.
+    That is any other one for data for research only, and one that permits commercial use for data that does not. The
+    meaning of share-alike and no-derivatives licences of data for a model is not settled; they rule nothing out here.
 
     Args:
         license (str, optional): The licence that the model is to be published under; None passes.
         data_license (str, optional): That of the training data; None where it is not known.
-        key (str): What the first was given as, for the message.
+        key (str): The key that the first was given as, for the message.
 
     Raises:
         ValueError: If the data does not allow it.
@@ -67,35 +66,21 @@ def check_allowed(license: str | None, data_license: str | None, key: str = "pub
             f"`{key}` must be {RESEARCH_ONLY} or left out, because the training data is for research only, but is "
             f"'{license}'."
         )
-    if data_license in _NON_COMMERCIAL and license not in _NON_COMMERCIAL | _UNCERTAIN:
+    if data_license in _NON_COMMERCIAL and license not in _NON_COMMERCIAL | UNCERTAIN:
         raise ValueError(
             f"`{key}` must not permit commercial use, because the licence of the training data, {data_license}, does not, "
             f"but is '{license}'; leave it out or write '{data_license}'."
         )
 
 
-def license_of_model(license: str | None, data_license: str | None) -> str | None:
-    """The licence of a model: the one that was chosen, or else that of its training data.
-
-    Args:
-        license (str, optional): What was chosen.
-        data_license (str, optional): The licence of the training data.
-
-    Returns:
-        str: The identifier; None where nothing is known.
-    """
-    return license or (None if data_license in _UNCERTAIN else data_license)
-
-
 def strictest(stated: list) -> str | None:
-    """What the licences that a card states mean together for what is made of all the data.
+    """The licence that those of a card mean together for what is made of all the data.
+
+    One that is for research only or forbids commercial use comes first; "other" stands for a single one that the Hub does
+    not know, and None for several others, because it is not known what they permit together.
 
     Args:
-        stated (list): What the card says; None where it says nothing.
-
-    Returns:
-        str: One that is for research only or forbids commercial use, if there is one; a single one, "other" if the Hub
-        does not know it; None for several others, because it is not known what they permit together.
+        stated (list): The licences on the card; None where it says nothing.
     """
     for license in (RESEARCH_ONLY, *stated):
         if license in stated and isinstance(license, str) and license in _NON_COMMERCIAL:

@@ -398,7 +398,7 @@ def _check_together(recipe: Recipe) -> None:
     _check_data(recipe)
     _check_text(recipe)
     check_known(recipe.data.license, "data.license")
-    check_allowed(recipe.publishing.license, data_license(recipe))
+    check_allowed(recipe.publishing.license, data_license(recipe.data))
 
 
 def _check_text(recipe: Recipe) -> None:
@@ -500,17 +500,17 @@ def _check_data(recipe: Recipe) -> None:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
 
 
-def data_license(recipe: Recipe) -> str | None:
+def data_license(data: DataSection) -> str | None:
     """The licence of the training data.
 
     Args:
-        recipe (Recipe): The run.
+        data (DataSection): The `data` section of a recipe.
 
     Returns:
         str: An identifier of the Hub or "research-only"; None where it is not known.
     """
     # The corpus of number words is made by this package.
-    return recipe.data.license or ("apache-2.0" if recipe.data.corpus == "numbers" else None)
+    return data.license or ("apache-2.0" if data.corpus == "numbers" else None)
 
 
 def is_on_hub(dataset: str) -> bool:

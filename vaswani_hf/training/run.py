@@ -17,19 +17,21 @@ from accelerate import PartialState
 from transformers import EarlyStoppingCallback, GenerationConfig, PrinterCallback, Seq2SeqTrainingArguments, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
-from ..checkpoint.hub_errors import HubError
+from ..checkpoint.files import CURVE_FILE, RECIPE_FILE, RESULTS_FILE
+from ..checkpoint.hub import HubError
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
 from ..evaluation.evaluate import evaluate_translator
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..publish.during_training import PushedCheckpoints, fetch_checkpoints
+from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
-from ..publish.record import CURVE_FILE, RECIPE_FILE, RESULTS_FILE, data_facts, hardware_name
+from ..publish.record import data_facts
 from ..recipe.schema import Recipe, load_recipe, published_recipe
 from ..translation.translator import Translator
 from ..version import __version__
 from .averaging import average_checkpoints, checkpoints_in
+from .hardware import hardware_name
 from .plots import plot_training_curve
 from .trainer import (
     METRICS_FILE,
@@ -80,7 +82,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     state, folder = PartialState(cpu=not torch.accelerator.is_available()), Path(recipe.output_dir)
     with state.main_process_first():
         if state.is_main_process and recipe.training.resume and recipe.publishing.hub_model_id:
-            fetch_checkpoints(recipe)
+            fetch_checkpoints(folder, recipe.publishing.hub_model_id, recipe.training)
     recipe = pin_dataset(recipe, _earlier_recipe(recipe))
     checkpoint = find_checkpoint(recipe)
     if is_finished(recipe):
@@ -320,7 +322,7 @@ def make_trainer(
     trainer.add_callback(RunLog(trainer))
     trainer.add_callback(CompleteCheckpoint(trainer))
     if recipe.publishing.push_to_hub and recipe.publishing.hub_strategy != "end":
-        trainer.add_callback(PushedCheckpoints(recipe))
+        trainer.add_callback(PushCheckpointsCallback(recipe.output_dir, recipe.publishing))
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
     return trainer
@@ -489,7 +491,7 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, corpus: Corpus) -> No
         )
     config = trainer.accelerator.unwrap_model(trainer.model).generation_config
     results["decoding"] = {name: getattr(config, name) for name in decoding_settings(recipe)}
-    results["data"] = data_facts(recipe)
+    results["data"] = data_facts(recipe.data)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     plot_training_curve(metrics, folder / CURVE_FILE)
