@@ -1,4 +1,4 @@
-"""What several test files share: a Hub on loopback, one thread, and models small enough for slow loops."""
+"""Fixtures of several test files: a Hub on loopback, one thread, and models small enough for slow loops."""
 
 import itertools
 import os

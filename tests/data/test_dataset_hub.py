@@ -145,7 +145,7 @@ def refusal(recipe, *overrides) -> str:
 
 def test_what_the_hub_does_not_have_is_named(hub, dataset, recipe):
     name = dataset.id
-    # What follows the recipe's key is the sentence that any command has for it.
+    # The recipe's key precedes the sentence that any command has for it.
     assert refusal(recipe, "--dataset", "alice/no-such-data").startswith(
         "`data.dataset` 'alice/no-such-data' cannot be read: There is no dataset 'alice/no-such-data' on "
     )
@@ -186,7 +186,7 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
         "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-4.0, does "
         "not, but is 'mit'; leave it out or write 'cc-by-nc-4.0'."
     )
-    # Whoever has a licence of their own says so.
+    # A licence of one's own is stated.
     assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit"), None).data.license == "mit"
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
     assert pin_dataset(recipe(), None).data.license is None

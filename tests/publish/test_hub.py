@@ -19,7 +19,7 @@ TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 ROOT = {".gitattributes", "README.md", "config.json", "generation_config.json", *TOKENIZER, *CODE}
 pytestmark = pytest.mark.usefixtures("few_numbers")
 IS_LFS = "HF_HUB_DISABLE_XET" in os.environ
-# Where the bytes of a large file go to.
+# The route of the bytes of a large file.
 UPLOAD = ("PUT", "/storage/") if IS_LFS else ("POST", "/xorbs/")
 
 
@@ -36,6 +36,7 @@ def requested(hub, method, part) -> list[str]:
     return [request.path for request in hub.requests if request.method == method and part in request.path]
 
 
+@pytest.mark.transfer
 @pytest.mark.parametrize("two_vocabularies", [False, True])
 def test_a_push_leaves_a_whole_repository_in_one_commit(
     hub, repo_id, alice, tiny_checkpoint, vaswani, two_vocabularies
@@ -101,6 +102,7 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.transfer
 def test_a_run_pushes_its_checkpoint_with_card_recipe_and_curve(hub, repo_id, alice, recipe, tmp_path, vaswani):
     code, out, _ = vaswani(
         *("train", recipe, "--push_to_hub", "true", "--hub_model_id", repo_id, "--hub_private_repo", "true")
@@ -143,6 +145,7 @@ def test_a_run_whose_push_fails_says_how_to_push_later(hub, repo_id, recipe, tmp
     assert "recipe.yaml" in hub.repository(repo_id).files()
 
 
+@pytest.mark.transfer
 def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(hub, repo_id, tiny_checkpoint, vaswani):
     sharded = tiny_checkpoint("sharded", two_vocabularies=True)
     model = load_model(sharded)
@@ -160,6 +163,7 @@ def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(h
     assert len(commits(hub, repo_id)) == 4
 
 
+@pytest.mark.transfer
 def test_what_has_not_changed_makes_no_commit(hub, repo_id, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint()
     assert vaswani("push", folder, repo_id)[0] == 0
@@ -172,6 +176,7 @@ def test_what_has_not_changed_makes_no_commit(hub, repo_id, tiny_checkpoint, vas
     )
 
 
+@pytest.mark.transfer
 def test_branch_tag_commit_and_pull_request_each_by_its_name(
     hub, repo_id, bob, tiny_checkpoint, vaswani, monkeypatch, tmp_path
 ):
@@ -200,6 +205,7 @@ def test_branch_tag_commit_and_pull_request_each_by_its_name(
     assert len({vaswani("score", folder, *words)[1] for folder in folders.values()}) == 4
 
 
+@pytest.mark.transfer
 def test_a_pull_request_can_be_changed_by_its_author(hub, repo_id, bob, tiny_checkpoint, vaswani, monkeypatch):
     assert vaswani("push", tiny_checkpoint("one"), repo_id)[0] == 0
     monkeypatch.setenv("HF_TOKEN", bob.token)
@@ -267,6 +273,7 @@ def test_from_python_with_another_token_and_message(hub, repo_id, bob, tiny_chec
     assert commits(hub, name)[0] == "Mine"
 
 
+@pytest.mark.transfer
 def test_what_arrives_otherwise_than_it_was_sent_is_loud(hub, repo_id, tiny_checkpoint, vaswani):
     hub.fault("GET", "/resolve/.*/generation_config.json", change=lambda body: body.replace(b": 1,", b": 3,", 1))
     folder = tiny_checkpoint()
@@ -291,7 +298,7 @@ def test_a_check_that_cannot_be_made_is_loud(hub, repo_id, tiny_checkpoint, vasw
             f"The commit is there all the same ({url}); the same push once more makes no second one, and checks it again."
         )
     )
-    # What is not checked is not tagged.
+    # A commit that was not checked is not tagged.
     assert "refs/tags/v1.0" not in hub.repository(repo_id).refs()
 
 
@@ -329,6 +336,7 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
         hub.repository(repo_id)
 
 
+@pytest.mark.transfer
 def test_a_push_that_failed_is_run_again_without_uploading_what_is_there(hub, repo_id, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint()
     hub.fault("POST", "/commit/", status=413)

@@ -1,4 +1,4 @@
-"""What the Hub refuses, and what goes wrong on the way to it: one sentence each, and nothing is changed by it."""
+"""Refusals of the Hub and faults on the way to it: one sentence each, and nothing is changed by them."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ from vaswani_hf.checkpoint.hub import explain, sentence_of
 from vaswani_hf.translation.translator import Translator
 
 IS_LFS = "HF_HUB_DISABLE_XET" in os.environ
-# Where the bytes of a large file go to, and where they come from.
+# The routes of the bytes of a large file, to the Hub and back.
 UPLOAD = ("PUT", "/storage/") if IS_LFS else ("POST", "/xorbs/")
 DOWNLOAD = ("GET", "/storage/") if IS_LFS else ("GET", "/blocks/")
 UPLOAD_PATH = re.compile(UPLOAD[1])
@@ -71,7 +71,7 @@ def uploads(hub) -> list[str]:
     return [request.path for request in hub.requests if UPLOAD_PATH.search(request.path) and request.method != "GET"]
 
 
-# What makes a push impossible, and what is said about it.
+# Pushes that are impossible.
 
 
 def edit(path, old, new):
@@ -289,7 +289,7 @@ def test_a_card_that_cannot_be_published(hub, repo_id, alice, tiny_checkpoint, v
             code, _, said = vaswani("push", folder, repo_id)
         assert (code, said) == (1, sentence.format(**names)), card
     assert not uploads(hub)
-    # What only looks like a local path is published.
+    # A text that only looks like a local path is published.
     text = f"---\nlicense: mit\n---\nhttps://example.com{folder}, https://example.com/home/alice/x, and/or\n"
     (folder / "README.md").write_text(text)
     assert vaswani("push", folder, repo_id)[0] == 0
@@ -460,7 +460,7 @@ def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, 
         with nothing_changes(hub, folder):
             code, out, sentence = vaswani("push", folder, published.id)
         assert (code, out) == (1, "") and sentence.startswith("Server error '503 Service Unavailable' for url '")
-    # What the client tries again is not tried again by us.
+    # The client's own retries are not repeated.
     monkeypatch.setattr("time.sleep", lambda seconds: waits.append(seconds) if seconds else None)
     hub.clear()
     hub.fault("POST", "/preupload/", status=503, times=None)
@@ -492,7 +492,7 @@ def test_an_upload_that_is_cut_can_be_run_again(hub, published, tiny_checkpoint,
     hub.clear()
     assert vaswani("push", folder, published.id)[0] == 0
     assert published.files()["model.safetensors"] == (folder / "model.safetensors").read_bytes()
-    # What has arrived is not sent again.
+    # Files that have arrived are not sent again.
     hub.clear()
     assert vaswani("push", folder, published.id, "--revision", "again")[0] == 0
     assert not uploads(hub)

@@ -95,6 +95,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
             assert path.encode() not in content, name
 
 
+@pytest.mark.transfer
 @pytest.mark.parametrize(("strategy", "streaming"), [("checkpoint", "false"), ("all_checkpoints", "true")])
 def test_a_run_goes_on_on_another_machine(hub, repo_id, alice, recipe, strategy, streaming, tmp_path, capsys):
     keys = {"streaming": streaming, "bpe_dropout": 0.0 if streaming == "true" else 0.1}
@@ -192,7 +193,7 @@ def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, alice, recip
         train(recipe("here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="every_save", max_steps=2))
     assert "step 2 could not be pushed: " in capsys.readouterr().out
     hub.clear()
-    # What is finished is only pushed again.
+    # A finished run is only pushed again.
     train(recipe("here", push_to_hub="true", hub_model_id=repo_id, max_steps=2, resume="true"))
     assert by_folder(hub.repository(repo_id).files())[""] == PUBLISHED
 
@@ -234,6 +235,7 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
+@pytest.mark.transfer
 def test_a_pipeline_pushes_everything(hub, repo_id, alice, recipe, tmp_path):
     train(recipe("out", max_steps=2))
     pipeline("translation", model=str(tmp_path / "out")).push_to_hub(repo_id, private=True, commit_message="All of it")

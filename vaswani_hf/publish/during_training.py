@@ -213,7 +213,7 @@ def _localize(checkpoint: Path, folder: Path, names: list[str]) -> int:
             f"{checkpoint.name}/{STATE_FILE} of the repository must be a state of the Trainer, but is not."
         )
     if best is not None:
-        # Without it the best one is looked for from here on.
+        # The best one is looked for from here on if it is not there.
         is_there = best in (*names, f"checkpoint-{step}")
         state["best_model_checkpoint"] = str(folder / best) if is_there else None
         state["best_metric"] = state["best_metric"] if is_there else None

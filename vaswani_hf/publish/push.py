@@ -117,10 +117,8 @@ def push_checkpoint(
         commit, is_new = commit_files(to, files, commit_message or "Push a checkpoint of vaswani_hf")
         url = commit.pr_url or commit.commit_url
         print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
-    there = (
-        f"The commit is there all the same ({url}); the same push once more makes no second one, and checks it again."
-    )
-    with _one_error(there):
+    again = "the same push once more makes no second one, and checks it again."
+    with _one_error(f"The commit is there all the same ({url}); {again}"):
         _check_arrived(to, commit, files, expected)
         print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
         if to.tag is not None:
@@ -130,15 +128,12 @@ def push_checkpoint(
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline, with the card, the recipe and the curve that lay beside its model.
+    """Push a translation pipeline as `push_checkpoint` does, with the record of a run that lay beside its model.
 
     Args:
         pipeline (TranslationPipeline): Its model is one of this package.
         repo_id (str): user/name.
         **kwargs: `max_shard_size`, and what `push_checkpoint` takes.
-
-    Returns:
-        str: The address of the commit, or of the pull request.
     """
     with TemporaryDirectory() as name:
         pipeline.save_pretrained(name, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
@@ -385,7 +380,9 @@ def _commit(api: HfApi, destination: Destination, files: Mapping[str, Path | byt
     parent = heads.get(destination.revision or "main", heads.get("main"))
     there = api.list_repo_files(destination.repo_id, revision=parent) if parent else []
     whole_folders = tuple({f"{path.split('/')[0]}/" for path in files if "/" in path})
-    ours = [path for path in there if path.startswith(whole_folders) or any(_is_like(path, name) for name in OURS)]
+    # A star does not reach into folders: the two have equally many slashes.
+    named = {path for path in there for name in OURS if fnmatch(path, name) and path.count("/") == name.count("/")}
+    ours = [path for path in there if path in named or path.startswith(whole_folders)]
     try:
         return api.create_commit(
             destination.repo_id,
@@ -405,10 +402,6 @@ def _commit(api: HfApi, destination: Destination, files: Mapping[str, Path | byt
             f"Somebody else pushed to the repository '{destination.repo_id}' at the same moment, and nothing of this push is "
             "in it; run it again."
         ) from error
-
-
-def _is_like(path: str, pattern: str) -> bool:
-    return fnmatch(path, pattern) and path.count("/") == pattern.count("/")
 
 
 def _check_arrived(
