@@ -28,7 +28,9 @@ PACKAGE_PARTS["constrained_requests"] = lambda: (
     import_module(".translation.constraints", __name__).constrained_requests
 )
 PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
+PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
 PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
+
 
 __all__ = [
     "TranslationPipeline",

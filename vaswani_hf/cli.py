@@ -357,7 +357,7 @@ def _report(error: Exception) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    from .checkpoint.hub_errors import explain, sentence_of
+    from .checkpoint.hub import explain, sentence_of
 
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"

@@ -12,8 +12,6 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
 
-from .repository_vaswani import AUTO_MAP, CUSTOM_PIPELINES
-
 logger = logging.get_logger(__name__)
 
 # Names that transformers, older transformers and PEFT store in a config.json beside the fields of its class.
@@ -26,8 +24,27 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-
+# A saved config names the code that loads it where this package is not installed, with `trust_remote_code=True`.
+AUTO_MAP = {
+    "AutoConfig": "configuration_vaswani.VaswaniConfig",
+    "AutoModel": "modeling_vaswani.VaswaniModel",
+    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
+}
+CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": "pipeline_vaswani.TranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+}
 _MAPS = ("auto_map", "custom_pipelines")
+
+# The files that travel with a config, beside those that these import. transformers finds them by searching the text of
+# this file for import statements, within strings too; imported here they would be a circle.
+_TRAVELLING_FILES = """
+from .modeling_vaswani import VaswaniForSeq2SeqLM
+from .pipeline_vaswani import TranslationPipeline
+"""
 
 # The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"

@@ -48,7 +48,7 @@ from .layers_vaswani import (
     tensor_parallel_plan,
 )
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
-from .repository_vaswani import FromRepository
+from .pretrained_vaswani import FromRepository
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
