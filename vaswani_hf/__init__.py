@@ -29,6 +29,7 @@ PACKAGE_PARTS["constrained_requests"] = lambda: (
 )
 PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
 PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
+PACKAGE_PARTS["DecoderLayerStep"] = lambda: import_module(".translation.direct_steps", __name__).DecoderLayerStep
 PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
 
 

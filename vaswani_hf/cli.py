@@ -88,7 +88,7 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    from .model.configuration_vaswani import SCORE_SETTINGS
+    from .checkpoint.decoding import SCORE_SETTINGS
     from .translation.files import ScoringJob, score_files
 
     options = {name: getattr(arguments, name) for name in (*SCORE_SETTINGS, "tokens_per_batch")}
@@ -124,7 +124,7 @@ def _model(arguments: argparse.Namespace) -> str:
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    from .model.configuration_vaswani import DECODING_SETTINGS
+    from .checkpoint.decoding import DECODING_SETTINGS
 
     given = {name: getattr(arguments, name, None) for name in DECODING_SETTINGS}
     return {name: value for name, value in given.items() if value is not None}

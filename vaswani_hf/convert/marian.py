@@ -17,8 +17,9 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
+from ..checkpoint.decoding import ADDED_SETTINGS
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.configuration_vaswani import ADDED_SETTINGS, VaswaniConfig
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions

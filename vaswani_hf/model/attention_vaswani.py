@@ -235,7 +235,7 @@ class VaswaniAttention(nn.Module):
 
     @property
     def may_step(self) -> bool:
-        """`AttentionStep` may take the place of `forward`.
+        """A step without calls of modules may take the place of `forward`.
 
         False for a class with a forward of its own, unless it says otherwise, and where something was put around or in
         place of a projection.
@@ -389,50 +389,7 @@ def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     return weights if len(weights) == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
 
 
-class AttentionStep:
-    """An attention for decoding steps, for one that declares `may_step`: `forward` without calls of modules.
-
-    With few beams these calls, and looking up sub-modules, take longer than the work. It attends by the attention's own
-    `attend`.
-
-    Args:
-        attention (VaswaniAttention): The attention.
-        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
-        is_cross (bool): Whether it attends to the source.
-    """
-
-    def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
-        self.attention, self.is_cross, self.layer_idx = attention, is_cross, attention.layer_idx
-        self.d_k, self.d_v = attention.d_k, attention.d_v
-        self.q, self.k, self.v, self.out = (
-            (projection.weight, projection.bias)
-            for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
-        )
-        self.own, self.source = cache.self_attention_cache, cache.cross_attention_cache.layers
-
-    def __call__(
-        self,
-        states: torch.Tensor,
-        shape: tuple[int, int],
-        mask: torch.Tensor | None,
-        watch: AttentionWatch | None = None,
-    ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
-        linear = nn.functional.linear
-        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
-        if self.is_cross:
-            layer = self.source[self.layer_idx]
-            key, value = layer.keys, layer.values
-        else:
-            key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
-            value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
-            key, value = self.own.update(key, value, self.layer_idx)
-        output, _ = self.attention.attend(query, key, value, mask, watch)
-        return linear(output.reshape(len(states), -1), *self.out)
-
-
 __all__ = [
-    "AttentionStep",
     "AttentionWatch",
     "VaswaniAttention",
     "additive_mask",

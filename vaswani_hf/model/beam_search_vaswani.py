@@ -38,15 +38,9 @@ class Candidates:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """The divisor of a summed log-probability.
+    """The divisor of a summed log-probability of so many new tokens (int or torch.Tensor), `</s>` included.
 
-    Args:
-        length (int or torch.Tensor): New tokens, `</s>` included.
-        config (GenerationConfig): `length_penalty` is alpha; `length_penalty_type` is "gnmt" for
-            ((5 + length) / 6)^alpha (Wu et al. 2016, Eq. 14), otherwise it is length^alpha.
-
-    Returns:
-        float or torch.Tensor: The divisor.
+    With alpha the `length_penalty`: ((5 + length) / 6)^alpha for the type "gnmt" (Wu et al. 2016, Eq. 14), else length^alpha.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
@@ -55,12 +49,7 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
     """The coverage of Wu et al. 2016, Eq. 14, without its weight: sum over the source of log(min(attention, 1)).
 
-    Args:
-        coverage (torch.Tensor): [..., S] float, the attention that each source token has had over all target tokens.
-        source_mask (torch.Tensor, optional): Broadcastable to it, nonzero for real tokens.
-
-    Returns:
-        torch.Tensor: [...] float, 0 where all have had 1 and below 0 otherwise.
+    `coverage` [..., S] is the attention that each source token has had over all target tokens.
     """
     # A token that nothing has attended to would cost infinitely much.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
@@ -68,16 +57,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best ways to go on.
-
-    Args:
-        log_probs (torch.Tensor): [N, K, V] float32.
-        scores (torch.Tensor): [N, K] float32, of the beams so far.
-        number (int): C.
-
-    Returns:
-        Candidates: Best first; with a score of nothing where there are not as many.
-    """
+    """The best ways to go on, by log-probabilities [N, K, V] and scores [N, K] of the beams; nothing where there are fewer."""
     num_sentences, num_beams, num_classes = log_probs.shape
     chunk = chunk_size(num_classes)
     if chunk == 1 or num_beams * num_classes // chunk < number:
@@ -100,30 +80,14 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of the number of classes that is nearest to its root, or 1 if none is near.
-
-    Args:
-        num_classes (int): V.
-
-    Returns:
-        int: Classes per chunk.
-    """
+    """The divisor of the number of classes that is nearest to its root, or 1 if none is near."""
     root = math.isqrt(num_classes)
     near = [size for size in range(root // 4 + 1, root * 4) if num_classes % size == 0]
     return min(near, key=lambda size: abs(math.log(size / root)), default=1) if root > 16 else 1
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Ways to go on, drawn without replacement in proportion to their probability.
-
-    Args:
-        log_probs (torch.Tensor): [N, K, V] float32.
-        scores (torch.Tensor): [N, K] float32, of the beams so far.
-        number (int): C.
-
-    Returns:
-        Candidates: In the order drawn.
-    """
+    """Ways to go on, drawn without replacement in proportion to their probability, in the order drawn."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     index = torch.multinomial(torch.softmax(total, dim=-1), num_samples=number)

@@ -49,47 +49,12 @@ from .pipeline_vaswani import TranslationPipeline
 # The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
-# Settings of `generate` that the search of this package adds to those of transformers.
-ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-# All settings of decoding that the package names, with the values of those that neither a call nor a checkpoint sets.
-DECODING_SETTINGS: dict[str, Any] = {
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "early_stopping": False,
-    "length_penalty": 1.0,
-    "max_new_tokens": None,
-    "max_length": None,
-    "no_repeat_ngram_size": 0,
-    "do_sample": False,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
-    **dict.fromkeys(ADDED_SETTINGS),
-}
-# Those that a score depends on.
-SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-# The paper's search, Section 6.1.
-PAPER_SEARCH: dict[str, Any] = {
-    "num_beams": 4,
-    "length_penalty": 0.6,
-    "length_penalty_type": "gnmt",
-    "max_length_a": 1,
-    "max_length_b": 50,
-}
-
 # The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
 PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
 
 
 def package_part(name: str, argument: str) -> Any:
-    """A part of the package that does not travel with a checkpoint.
-
-    Args:
-        name (str): A key of `PACKAGE_PARTS`.
-        argument (str): The argument that needs it, for the message.
-
-    Returns:
-        Any: The class or function.
+    """The part of the package that an argument needs and that does not travel with a checkpoint.
 
     Raises:
         ModuleNotFoundError: If the package is not imported, because the code came with a checkpoint.
@@ -103,74 +68,38 @@ def package_part(name: str, argument: str) -> Any:
 
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """The known name that is spelt most like another one.
-
-    Args:
-        name (Any): A name that nobody knows.
-        known (Iterable): At least one name.
-    """
+    """The known name, out of at least one, that is spelt most like another one."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """The ids of the tokens that end a translation, as a list, which is empty where there is none.
-
-    Args:
-        config (VaswaniConfig or GenerationConfig): `eos_token_id` is an id, a list of ids or None.
-    """
+    """The ids of the tokens that end a translation, as a list, by any config, whose `eos_token_id` may be an id or None."""
     eos = config.eos_token_id
     return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
 
 
 def decoder_start_token_id(config: Any) -> int | None:
-    """The id of the token that the decoder starts from: `decoder_start_token_id`, or else `bos_token_id`.
-
-    Args:
-        config (VaswaniConfig or GenerationConfig): The config of any sequence-to-sequence model.
-    """
+    """The id of the token that the decoder starts from, by any config: `decoder_start_token_id`, or else `bos_token_id`."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_positive_int(value: Any) -> bool:
-    return _is_int(value) and value > 0
+def _is_int(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_positive_int_or_none(value: Any) -> bool:
-    return value is None or _is_positive_int(value)
-
-
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-
-
-def _is_positive_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_token_id(value: Any) -> bool:
-    return value is None or (_is_int(value) and value >= 0)
-
-
-def _is_token_id_or_list(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return len(value) > 0 and all(_is_int(item) and item >= 0 for item in value)
-    return _is_token_id(value)
+def _is_ids(value: Any) -> bool:
+    ids = value if isinstance(value, (list, tuple)) else [value]
+    return value is None or (len(ids) > 0 and all(map(_is_int, ids)))
 
 
 def _is_activation(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    if not is_torch_available():
-        return True
+    if not isinstance(value, str) or not is_torch_available():
+        return isinstance(value, str)
     from transformers.activations import ACT2FN
 
     return value in ACT2FN
@@ -180,11 +109,11 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
-_POSITIVE_INT = (_is_positive_int, "a positive integer")
-_POSITIVE_INT_OR_NONE = (_is_positive_int_or_none, "a positive integer or None")
-_RATE = (_is_rate, "a number from 0 up to, but not including, 1")
-_BOOL = (_is_bool, "True or False")
-_TOKEN_ID = (_is_token_id, "a token id (an integer of 0 or more) or None")
+_POSITIVE_INT = (lambda value: _is_int(value, 1), "a positive integer")
+_POSITIVE_INT_OR_NONE = (lambda value: value is None or _is_int(value, 1), "a positive integer or None")
+_RATE = (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 up to, but not including, 1")
+_BOOL = (lambda value: isinstance(value, bool), "True or False")
+_TOKEN_ID = (lambda value: value is None or _is_int(value), "a token id (an integer of 0 or more) or None")
 
 # One row per field: the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -208,7 +137,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
     "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
     "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
-    "layer_norm_eps": (_is_positive_number, "a positive number"),
+    "layer_norm_eps": (lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
     "attention_bias": _BOOL,
     "scale_embedding": _BOOL,
     "share_encoder_decoder_embeddings": _BOOL,
@@ -217,7 +146,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
     "bos_token_id": _TOKEN_ID,
     "pad_token_id": _TOKEN_ID,
-    "eos_token_id": (_is_token_id_or_list, "a token id (an integer of 0 or more), a list of them or None"),
+    "eos_token_id": (_is_ids, "a token id (an integer of 0 or more), a list of them or None"),
     "decoder_start_token_id": _TOKEN_ID,
 }
 
@@ -454,11 +383,7 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
 
 
 __all__ = [
-    "ADDED_SETTINGS",
-    "DECODING_SETTINGS",
     "PACKAGE_PARTS",
-    "PAPER_SEARCH",
-    "SCORE_SETTINGS",
     "TARGET_FOLDER",
     "VaswaniConfig",
     "decoder_start_token_id",

@@ -71,10 +71,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def validate_search_fields(config: GenerationConfig) -> None:
-    """Check the fields that this package adds to a generation config.
-
-    Args:
-        config (GenerationConfig): The config; fields that it lacks are not set.
+    """Check the fields that this package adds to a generation config; fields that it lacks are not set.
 
     Raises:
         ValueError: If one has an impossible value.
@@ -89,14 +86,9 @@ def validate_search_fields(config: GenerationConfig) -> None:
 
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
-    """The limit of a sentence by `max_length_a` and `max_length_b`.
+    """The new tokens at most, by `max_length_a` and `max_length_b`, for so many source tokens, `</s>` included.
 
-    Args:
-        config (GenerationConfig): The settings.
-        source_length (int): Source tokens, `</s>` included.
-
-    Returns:
-        int: New tokens, 1 at least; None where neither is set.
+    1 at least; None where neither is set.
     """
     a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -106,11 +98,7 @@ def tokens_at_most(config: Any, source_length: int) -> int | None:
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each row at its own limit.
-
-    Args:
-        lengths (torch.Tensor): [B] int64, tokens at most, prompts included.
-    """
+    """Ends each row at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
 
     # The search of transformers fills up rows that have ended only where a criterion has this attribute.
     eos_token_id = None
@@ -411,16 +399,7 @@ class SearchTask:
     def run(
         self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None
     ) -> Any:
-        """The search when it is over.
-
-        Args:
-            config (GenerationConfig): The settings.
-            search_class (Callable): Makes the search.
-            kept (torch.Tensor, optional): [N] int64, the sentences to search; all by default.
-
-        Returns:
-            BeamSearch: With results.
-        """
+        """The search, when it is over, of the sentences `kept` [N] int64, or of all."""
         sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
         inputs = self.inputs if kept is None else [_selected(old, kept, self.prompt, config) for old in self.inputs]

@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionWatch, additive_mask, tree_masks
-from .layers_vaswani import DecoderLayerStep
+from .configuration_vaswani import PACKAGE_PARTS
 
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
@@ -174,9 +174,10 @@ class TreeDecoder:
         # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # The shortcut of the search, for layers that declare it.
-        self.is_direct = not self.decoder.training and all(layer.may_step for layer in self.decoder.layers)
-        self.steps: list[DecoderLayerStep] = []
+        # A shortcut of the package, for layers that declare it.
+        is_declared = "DecoderLayerStep" in PACKAGE_PARTS and all(layer.may_step for layer in self.decoder.layers)
+        self.is_direct = is_declared and not self.decoder.training
+        self.steps: list[Any] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts.
@@ -201,7 +202,8 @@ class TreeDecoder:
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
             # The first call has filled the cache of the source.
-            self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
+            step_class = PACKAGE_PARTS["DecoderLayerStep"]()
+            self.steps = [step_class(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 This file travels with every checkpoint because encoder and decoder are made of these layers.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, D model width; in the search N sentences.
+B batch, S source length, T target length, D model width.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_tracing
 
-from .attention_vaswani import AttentionStep, AttentionWatch, VaswaniAttention, is_untouched
+from .attention_vaswani import VaswaniAttention, is_untouched
 from .configuration_vaswani import VaswaniConfig
 
 
@@ -40,13 +40,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """Look up the position embeddings.
-
-        Args:
-            position_ids (torch.Tensor): [B or 1, T] int64, from 0.
-
-        Returns:
-            torch.Tensor: [B or 1, T, D].
+        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0.
 
         Raises:
             ValueError: If a position has no row in the table.
@@ -62,12 +56,7 @@ class VaswaniLearnedPositions(nn.Embedding):
 
 
 def require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> None:
-    """Refuse no input, and two.
-
-    Args:
-        input_ids (torch.Tensor, optional): [B, S] int64.
-        inputs_embeds (torch.Tensor, optional): [B, S, D] float.
-        prefix (str): Before their names, in the message.
+    """Refuse no input, and two; `prefix` stands before their names in the message.
 
     Raises:
         ValueError: If not exactly one of them is given.
@@ -114,16 +103,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply both sub-layers.
-
-        Args:
-            hidden_states (torch.Tensor): [B, S, D] float.
-            attention_mask (torch.Tensor, optional): The mask that the attention implementation takes.
-            **kwargs: Passed on to the attention implementation.
-
-        Returns:
-            torch.Tensor: [B, S, D] float.
-        """
+        """Apply both sub-layers to states [B, S, D]; the mask is the one that the attention takes."""
 
         def attend(states: torch.Tensor) -> torch.Tensor:
             return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
@@ -142,7 +122,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def may_step(self) -> bool:
-        """`DecoderLayerStep` may take the place of `forward`.
+        """A step without calls of modules may take the place of `forward`.
 
         False for a class of its own, unless it says otherwise, and where something was put around or in place of a part.
         """
@@ -166,18 +146,9 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the three sub-layers.
+        """Apply the three sub-layers to states [B, T, D]; the masks are those that the attentions take.
 
-        Args:
-            hidden_states (torch.Tensor): [B, T, D] float.
-            attention_mask (torch.Tensor, optional): The causal mask that the attention implementation takes.
-            encoder_hidden_states (torch.Tensor, optional): [B, S, D] float; without it there is no cross-attention.
-            encoder_attention_mask (torch.Tensor, optional): The source mask that the attention implementation takes.
-            past_key_values (Cache, optional): Keys and values of earlier calls.
-            **kwargs: Passed on to the attention implementation.
-
-        Returns:
-            torch.Tensor: [B, T, D] float.
+        Without `encoder_hidden_states` [B, S, D] there is no cross-attention.
         """
 
         def attend(states: torch.Tensor) -> torch.Tensor:
@@ -200,47 +171,6 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 # The step is declared for these very functions, so that whatever replaces one of them is computed the long way.
 _DECLARED = {name: getattr(VaswaniDecoderLayer, name) for name in ("forward", "_add_and_norm", "_feed_forward")}
-
-
-class DecoderLayerStep:
-    """A decoder layer for decoding steps: its forward without calls of modules.
-
-    With few beams these calls take longer than the work. For layers that declare `may_step`, in eval mode.
-
-    Args:
-        layer (VaswaniDecoderLayer): The layer.
-        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
-    """
-
-    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
-        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
-        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True)
-        self.fc1, self.fc2 = ((projection.weight, projection.bias) for projection in (layer.fc1, layer.fc2))
-        self.norms = [
-            (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-            for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
-        ]
-        self.activation_fn, self.pre_norm = layer.activation_fn, layer.pre_norm
-
-    def __call__(
-        self,
-        states: torch.Tensor,
-        shape: tuple[int, int],
-        mask: torch.Tensor | None,
-        source_mask: torch.Tensor | None,
-        watch: AttentionWatch | None = None,
-    ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
-        linear, norm, (first, second, last) = nn.functional.linear, torch.layer_norm, self.norms
-        if self.pre_norm:
-            states = self.self_attn(norm(states, *first), shape, mask).add_(states)
-            states = self.encoder_attn(norm(states, *second), shape, source_mask, watch).add_(states)
-            inner = self.activation_fn(linear(norm(states, *last), *self.fc1))
-            return linear(inner, *self.fc2).add_(states)
-        states = norm(self.self_attn(states, shape, mask).add_(states), *first)
-        states = norm(self.encoder_attn(states, shape, source_mask, watch).add_(states), *second)
-        inner = self.activation_fn(linear(states, *self.fc1))
-        return norm(linear(inner, *self.fc2).add_(states), *last)
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:

@@ -21,16 +21,13 @@ LOGITS_PER_CHUNK = 2**24
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """Probabilities of the smoothed target distribution.
+    """The smoothed target probabilities of the reference and of each other class (Section 5.4).
 
     Args:
-        smoothing (float): The mass e, 0.1 in the paper (Section 5.4).
+        smoothing (float): The mass e, 0.1 in the paper.
         form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in tensor2tensor;
             "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
         num_classes (int): V.
-
-    Returns:
-        tuple: The probability of the reference and that of each other class.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -46,18 +43,7 @@ def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torc
 def smoothed_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, smoothing: float, form: str
 ) -> torch.Tensor:
-    """The loss from logits.
-
-    Args:
-        logits (torch.Tensor): [..., V] float.
-        labels (torch.Tensor): [...] int64; -100 is ignored.
-        num_items (torch.Tensor or int, optional): What the sum is divided by (tokens); the labels by default.
-        smoothing (float): See `target_probabilities`.
-        form (str): See `target_probabilities`.
-
-    Returns:
-        torch.Tensor: float32 scalar, in nats per token.
-    """
+    """The loss from logits [..., V], a float32 scalar in nats per token; see `chunked_cross_entropy`."""
     labels = labels.to(logits.device)
     logits = logits.float().flatten(0, -2)
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
@@ -150,7 +136,7 @@ def chunked_cross_entropy(
         hidden_states (torch.Tensor): [..., D] float.
         weight (torch.Tensor): [V, D] float, the output projection.
         labels (torch.Tensor): [...] int64; -100 is ignored.
-        num_items (torch.Tensor or int, optional): What the sum is divided by (tokens); the labels by default.
+        num_items (torch.Tensor or int, optional): The divisor of the sum (tokens); the number of labels by default.
         smoothing (float): See `target_probabilities`.
         form (str): See `target_probabilities`.
         excluded (tuple, optional): A class that takes no part, and the logit that it gets.

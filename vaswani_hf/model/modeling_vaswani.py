@@ -256,16 +256,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode the target as far as it is given.
 
-        Args:
-            input_ids (torch.Tensor, optional): [B, T] int64; with a cache only the tokens that it does not hold.
-            attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend. If not given,
-                padding before the first token is inferred from `<pad>` where nothing is cached.
-            encoder_hidden_states (torch.Tensor, optional): [B, S, D] float.
-            encoder_attention_mask (torch.Tensor, optional): [B, S], 1 = may attend.
-            past_key_values (Cache, optional): Keys and values of earlier calls.
-            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
-            use_cache (bool, optional): Give back a cache; `config.use_cache` by default.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+        The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
+        [B, S, D] with their mask. Padding before the first token is inferred from `<pad>` where nothing is cached.
 
         Returns:
             BaseModelOutputWithPastAndCrossAttentions: `last_hidden_state` [B, T, D], the cache, what was recorded.

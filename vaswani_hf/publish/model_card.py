@@ -17,6 +17,7 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 from safetensors import safe_open
 
+from ..checkpoint.decoding import DECODING_SETTINGS
 from ..checkpoint.files import (
     CONFIG_FILE,
     CURVE_FILE,
@@ -39,10 +40,6 @@ _EXAMPLES = {
     "fr": "Le modèle lit toute la phrase en une seule fois.",
 }
 _ANY_EXAMPLE = "Put a sentence of the source language here."
-DECODING_SETTINGS = """
-    num_beams length_penalty length_penalty_type max_length_a max_length_b max_length max_new_tokens early_stopping
-    do_sample
-""".split()
 
 
 def model_card(

@@ -28,9 +28,10 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from ..checkpoint.decoding import DECODING_SETTINGS
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.beam_search_vaswani import coverage_score, length_penalty
-from ..model.configuration_vaswani import DECODING_SETTINGS, eos_token_ids
+from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
 from .translator import Translator

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.configuration_vaswani import SCORE_SETTINGS
 from ..model.translator_vaswani import (
     Hypothesis,
     Request,
