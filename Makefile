@@ -1,4 +1,4 @@
-# What the README and .ci/run call. Everything happens in .venv; a second run installs nothing again.
+# Targets that the README and .ci/run call. Everything happens in .venv; a second run installs nothing again.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,10 +23,10 @@ quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
 	$(BIN)/python scripts/quickstart.py checkpoints/numbers
 
-# The client uploads and downloads large files in two ways: the tests of the Hub run in the older one (LFS), then all
-# tests in the usual one (xet).
+# The client moves large files in two ways: the tests that move some run in the older one (LFS), then all tests in the
+# usual one (xet).
 test: install
-	HF_HUB_DISABLE_XET=1 $(BIN)/python -m pytest $(WORKERS) tests/test_*hub*.py
+	HF_HUB_DISABLE_XET=1 $(BIN)/python -m pytest $(WORKERS) -m transfer
 	env -u HF_HUB_DISABLE_XET $(BIN)/python -m pytest $(WORKERS)
 
 lint: install

@@ -25,8 +25,9 @@ from transformers.utils import logging
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.convert.marian import to_marian
-from vaswani_hf.data.reading import read_lines
-from vaswani_hf.translation.translator import Translator, batches_by_length
+from vaswani_hf.data.lines import read_lines
+from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
+from vaswani_hf.translation import Translator
 
 # What both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
 SETTINGS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 100}
@@ -165,27 +166,26 @@ def by_transformers(model: Any, pad: int, batches: Callable[[Ids], list[list[int
     return run
 
 
-def by_ctranslate2(folder: str, eos: int) -> Engine:
+def by_ctranslate2(folder: str) -> Engine:
     """CTranslate2 over length-sorted batches.
 
     Args:
         folder (str): The exported model.
-        eos (int): The id of `</s>`.
 
     Returns:
         Callable: From sentences to translations, in order.
     """
-    from vaswani_hf.convert.ctranslate2_translator import CTranslate2Translator
+    from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
-    translator = CTranslate2Translator(folder, num_threads=torch.get_num_threads())
+    backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
     settings = {**SETTINGS, "max_length_a": None, "max_length_b": None, "max_length": None}
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
         for batch in batches_by_length(ids, 1024):
-            found = translator.generate_batch([ids[i] for i in batch], **settings)
+            found = backend.search([Segment("", ids[i], []) for i in batch], **settings)
             for i, hypotheses in zip(batch, found, strict=True):
-                results[i] = hypotheses[0].token_ids + [eos] * hypotheses[0].is_complete
+                results[i] = hypotheses[0].token_ids
         return results
 
     return run
@@ -227,7 +227,7 @@ class Benchmark:
 
             folder = str(Path(tempfile.mkdtemp()) / "model")
             to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
-            return by_ctranslate2(folder, self.eos)
+            return by_ctranslate2(folder)
         model = marian_of(self.model) if name.startswith("marian") else self.model
         model.generation_config.max_length = None
         settings = PAPER if "paper" in name else SETTINGS

@@ -1,4 +1,4 @@
-"""What several test files share: a Hub on loopback, one thread, and models small enough for slow loops."""
+"""Fixtures of several test files: a Hub on loopback, one thread, and models small enough for slow loops."""
 
 import itertools
 import os
@@ -177,6 +177,12 @@ def tiny_checkpoint(tiny_model, tmp_path):
         return tmp_path / name
 
     return make
+
+
+@pytest.fixture
+def few_numbers(monkeypatch):
+    """Runs on the corpus of numbers are scored on ten pairs instead of a thousand."""
+    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
 
 
 @pytest.fixture

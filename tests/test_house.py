@@ -1,19 +1,36 @@
-"""The rules of the house that a machine can check: sizes, names of rooms, what travels, which way imports point."""
+"""The rules of the house that a machine can check: sizes, docstrings, which way imports point, what travels, the map."""
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import vaswani_hf
+
 ROOT = Path(__file__).parent.parent
-FILES = sorted((ROOT / "vaswani_hf").rglob("*.py")) + sorted((ROOT / "scripts").glob("*.py"))
-TRAVELLERS = sorted((ROOT / "vaswani_hf" / "model").glob("*_vaswani.py"))
-# transformers' own signatures, and the dataclass-like constructors of loaders.
+PACKAGE = ROOT / "vaswani_hf"
+FILES = sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "scripts").glob("*.py"))
+TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
+TRAVELLING_LINES = 3500
+HUB_LINES = 1500
 MAX_PARAMETERS = 7
+# transformers' own signatures, and the dataclass-like constructors of loaders.
 TRANSFORMERS_SIGNATURES = {"forward", "eager_attention_forward", "_sanitize_parameters", "__init__"}
+
+# A folder imports from lower floors only; what lies beside the folders, from all of them.
+FLOORS = {
+    "version": 0,
+    **{"model": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
+    **{"evaluation": 5, "publish": 5, "convert": 5, "training": 6},
+    **{"__init__": 7, "cli": 8},
+}
 
 
 def functions(path):
@@ -26,7 +43,7 @@ def body_lines(function):
     return body[-1].end_lineno - body[0].lineno + 1
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_files_and_functions_stay_small(path):
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= (60 if path.parent.name == "scripts" and path.stem in {"train", "quickstart"} else 600)
@@ -40,35 +57,165 @@ def test_files_and_functions_stay_small(path):
             assert len(parameters) <= MAX_PARAMETERS, f"{function.name} has {len(parameters)} parameters"
 
 
+def test_whatever_is_public_says_what_it_gives():
+    # An override says it where it comes from, a callback in the documentation of the Trainer.
+    silent = []
+    for info in pkgutil.walk_packages(vaswani_hf.__path__, "vaswani_hf."):
+        module = importlib.import_module(info.name)
+        for name, thing in vars(module).items():
+            if getattr(thing, "__module__", "") != info.name or name.startswith("_"):
+                continue
+            if inspect.isfunction(thing) and not thing.__doc__:
+                silent.append(f"{info.name}.{name}")
+            members = vars(thing) if inspect.isclass(thing) else {}
+            silent += [
+                f"{info.name}.{name}.{member}"
+                for member, value in members.items()
+                if inspect.isfunction(value)
+                and not member.startswith("_")
+                and not inspect.getdoc(getattr(thing, member))
+            ]
+    assert not silent
+
+
+def modules_of(root: Path) -> dict[str, str]:
+    """The source of each module of a package, by its dotted name inside it: "model.layers_vaswani", "__init__"."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for path in root.rglob("*.py")
+    }
+
+
+def imports_of(name: str, source: str, known: set[str]) -> Iterator[str]:
+    """The modules of the package that a module imports, at its head, inside functions, or by importlib."""
+
+    def resolved(level: int, target: str) -> str | None:
+        base = [] if level == 0 else ["vaswani_hf", *name.split(".")][:-level]
+        full = [part for part in (*base, *target.split(".")) if part]
+        return ".".join(full[1:]) or "__init__" if full[:1] == ["vaswani_hf"] else None
+
+    for node in ast.walk(ast.parse(source)):
+        targets: list[str | None] = []
+        if isinstance(node, ast.Import):
+            targets = [resolved(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = resolved(node.level, node.module or "")
+            prefix = "" if module in (None, "__init__") else f"{module}."
+            targets = [module, *(prefix + alias.name for alias in node.names if module is not None)]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+            *("import_module", "__import__"),
+        ):
+            argument = node.args[0]
+            assert isinstance(argument, ast.Constant), f"{name}: import_module of something that nobody can read"
+            level = len(argument.value) - len(argument.value.lstrip("."))
+            targets = [resolved(level, argument.value[level:])]
+        for target in targets:
+            for module in (target, f"{target}.__init__"):
+                if module in known and module != name:
+                    yield module
+
+
+def folder_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def faults_of(modules: dict[str, str]) -> list[str]:
+    """Arrows that point up or to a neighbour, and circles."""
+    graph = {name: set(imports_of(name, source, set(modules))) for name, source in modules.items()}
+    faults = [
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in targets
+        if folder_of(name) != folder_of(target) and FLOORS[folder_of(target)] >= FLOORS[folder_of(name)]
+    ]
+    # A folder's own __init__ runs before its modules and lists some of them; that is no circle.
+    left = {name: {t for t in targets if not t.endswith("__init__")} for name, targets in graph.items()}
+    while free := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in free:
+            del left[name]
+    return faults + ([f"circle of {', '.join(sorted(left))}"] if left else [])
+
+
+def test_imports_point_down_and_in_no_circle():
+    assert faults_of(modules_of(PACKAGE)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "fault"),
+    [
+        (
+            "model.layers_vaswani",
+            "from ..publish.push import push_checkpoint",
+            "model.layers_vaswani imports publish.push",
+        ),
+        ("recipe.schema", "from ..checkpoint import files", "recipe.schema imports checkpoint.files"),
+        ("data.reading", "def read():\n    from vaswani_hf.training import run", "data.reading imports training.run"),
+        (
+            "model.pipeline_vaswani",
+            "import importlib\nimportlib.import_module('vaswani_hf.translation.translator')",
+            "model.pipeline_vaswani imports translation.translator",
+        ),
+        ("model.attention_vaswani", "from .layers_vaswani import sinusoids", "circle of model.attention_vaswani"),
+    ],
+)
+def test_one_arrow_up_is_found(module, line, fault):
+    modules = modules_of(PACKAGE)
+    modules[module] += "\n" + line
+    assert any(fault in found for found in faults_of(modules))
+
+
 @pytest.mark.parametrize("path", TRAVELLERS, ids=lambda path: path.name)
 def test_what_travels_imports_only_what_is_there_when_it_arrives(path):
-    for line in path.read_text(encoding="utf-8").splitlines():
-        found = re.match(r"\s*(?:from|import) ([\w.]+)", line)
-        if found and line.lstrip().startswith(("from ", "import ")):
-            top = found.group(1).split(".")[0]
-            assert top in {"torch", "transformers", "huggingface_hub", ""} | sys.stdlib_module_names, line
-        if line.startswith("from ."):
-            sibling = re.match(r"from \.(\w+_vaswani) import", line)
-            assert sibling and (path.parent / f"{sibling.group(1)}.py").exists(), line
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level == 0):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
+            tops = {name.split(".")[0] for name in names}
+            assert tops <= {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names, names
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1 and (path.parent / f"{node.module}.py") in TRAVELLERS, ast.unparse(node)
+    head = ast.get_docstring(ast.parse(source))
+    assert "travels with every checkpoint" in " ".join(head.split()), "Say in the head why this file travels."
+
+
+def lines_of(paths) -> int:
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+def test_what_people_read_before_they_run_it_is_short():
+    assert lines_of(TRAVELLERS) <= TRAVELLING_LINES
+
+
+def test_the_hub_wing_is_smaller_than_the_model():
+    hub = [*(PACKAGE / "publish").glob("*.py"), *(PACKAGE / "checkpoint").glob("*.py"), PACKAGE / "recipe/licenses.py"]
+    assert lines_of(path for path in hub if path.stem != "tokenizers") <= HUB_LINES
 
 
 def test_the_model_does_not_import_the_rest_of_the_package():
     code = "import vaswani_hf, sys; print(sorted(name for name in sys.modules if name.startswith('vaswani_hf.')))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     names = set(ast.literal_eval(loaded))
-    assert names == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | {
-        "vaswani_hf.model",
-        "vaswani_hf.version",
-    }
+    rest = {"vaswani_hf.model", "vaswani_hf.version"}
+    assert names == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | rest
 
 
-def test_every_file_is_in_the_readme_and_every_file_there_exists():
-    table = re.findall(r"^\| `([^`]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert all((ROOT / name).exists() for name in table)
-    missing = (
-        {path.relative_to(ROOT).as_posix() for path in FILES}
-        - set(table)
-        - {"vaswani_hf/version.py"}
-        - {path.relative_to(ROOT).as_posix() for path in FILES if path.name == "__init__.py"}
-    )
-    assert not missing
+def paths_of_map(text: str) -> set[str]:
+    """The files that the tree of the README names, by its indentation."""
+    block = re.search(r"^## Files\n.*?```text\n(.*?)```", text, re.DOTALL | re.MULTILINE).group(1)
+    paths, folders = set(), []
+    for line in block.splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = folders[:depth]
+        if name.endswith("/"):
+            folders.append(name.rstrip("/"))
+        else:
+            paths.add("/".join([*folders, name]))
+    return paths
+
+
+def test_every_file_is_on_the_map_and_every_file_there_exists():
+    mapped = paths_of_map((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert all((ROOT / name).exists() for name in mapped)
+    own = {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__init__.py"}
+    assert own - mapped == set()

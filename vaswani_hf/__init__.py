@@ -3,9 +3,11 @@
 Importing it registers the model with the Auto classes, and the task "translation" with `pipeline`.
 """
 
+from importlib import import_module
+
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from .model.configuration_vaswani import VaswaniConfig
+from .model.configuration_vaswani import PACKAGE_PARTS, VaswaniConfig
 from .model.modeling_vaswani import (
     VaswaniDecoder,
     VaswaniEncoder,
@@ -20,6 +22,15 @@ AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
 register_translation_pipeline()
+# Parts of the package that the travelling code finds where the package is imported, each imported when it is asked for.
+PACKAGE_PARTS["Translator"] = lambda: import_module(".translation.translator", __name__).Translator
+PACKAGE_PARTS["constrained_requests"] = lambda: (
+    import_module(".translation.constraints", __name__).constrained_requests
+)
+PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
+PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
+PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
+
 
 __all__ = [
     "TranslationPipeline",

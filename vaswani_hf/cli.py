@@ -8,14 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-_PENALTIES = ("length_penalty", "length_penalty_type", "coverage_penalty")
-# Options that go to `generate`.
-_GENERATION = (
-    *_PENALTIES,
-    *("num_beams", "num_return_sequences", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size"),
-    *("do_sample", "temperature", "top_k", "top_p"),
-)
-
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .recipe import load_recipe
@@ -25,7 +17,7 @@ def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from .data.reading import read_lines
+    from .data.lines import read_lines
     from .evaluation.evaluate import evaluate_translator
     from .translation.translator import Translator
 
@@ -74,9 +66,9 @@ def _translate(arguments: argparse.Namespace) -> None:
     from .translation.files import TranslationJob, translate_file
     from .translation.translator import TranslationOptions
 
-    # Who types sees each translation at once; a file is sorted by length in windows, which is faster.
+    # Somebody who types sees each translation at once; a file is sorted by length in windows, which is faster.
     is_typed = arguments.text is None and arguments.input is None and sys.stdin.isatty()
-    # Lines of text have no room for more than one translation.
+    # A line of text holds one translation only.
     arguments.json |= (arguments.num_return_sequences or 1) > 1
     options = TranslationOptions.of(
         window=arguments.window or (1 if is_typed else 1000),
@@ -96,9 +88,10 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
+    from .model.configuration_vaswani import SCORE_SETTINGS
     from .translation.files import ScoringJob, score_files
 
-    options = {name: getattr(arguments, name) for name in (*_PENALTIES, "tokens_per_batch")}
+    options = {name: getattr(arguments, name) for name in (*SCORE_SETTINGS, "tokens_per_batch")}
     score_files(
         ScoringJob(
             model=_model(arguments),
@@ -131,7 +124,9 @@ def _model(arguments: argparse.Namespace) -> str:
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(arguments, name, None) for name in _GENERATION}
+    from .model.configuration_vaswani import DECODING_SETTINGS
+
+    given = {name: getattr(arguments, name, None) for name in DECODING_SETTINGS}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -188,7 +183,7 @@ def _add_ensemble(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_search_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default")
+    parser.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default, 4 if it has none")
     parser.add_argument(
         "--max_new_tokens", type=_positive, help="longest translation in tokens; the checkpoint's by default"
     )
@@ -294,7 +289,7 @@ def _add_translate(commands: Any) -> None:
         help="translations of each text (1); more than one are printed as JSON lines",
     )
     _add_switch(translate, "--split_sentences", False, "translate long texts sentence by sentence")
-    _add_switch(translate, "--repetition_guard", True, "translate once more what has fallen into a loop (true)")
+    _add_switch(translate, "--repetition_guard", False, "translate once more what has fallen into a loop (false)")
     translate.add_argument(
         "--window", type=_positive, help="lines read before they are translated (1000; 1 at a terminal)"
     )
@@ -335,7 +330,7 @@ def main(argv: list[str] | None = None) -> int:
             }
             commands[arguments.command](arguments)
     except BrokenPipeError:
-        # Whoever read our output has enough; keep Python from complaining when it flushes at the end.
+        # The reader of our output has enough; Python is kept from complaining when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -347,7 +342,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _without_bars_for_moments() -> None:
-    """Leave the bars of data preparation and of the Hub; those of loading and saving small models say nothing."""
+    """Hide the bars of loading and saving models; those of data preparation and of the Hub stay."""
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
@@ -362,11 +357,11 @@ def _report(error: Exception) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    from .checkpoint.hub_errors import explain, sentence_of
+    from .checkpoint.hub import explain, sentence_of
 
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"
-    # What we raise is a sentence; what others raise may be a page and need its name to be understood.
+    # Our errors are sentences; those of others may be a page and need their name to be understood.
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not interrupted:
         message = f"{type(error).__name__}: {message}"
     if len(message) > 600:

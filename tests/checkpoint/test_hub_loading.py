@@ -64,11 +64,24 @@ def logits(model, tokenizer):
     return model.eval()(ids, decoder_input_ids=ids).logits
 
 
+_PUBLISHED = []
+
+
 @pytest.fixture
-def published(hub, alice, repo_id, copier) -> str:
-    """A repository to which model and tokenizer were pushed one after the other."""
-    copier.model.push_to_hub(repo_id)
-    copier.source_tokenizer.push_to_hub(repo_id)
+def published(hub, alice, copier) -> str:
+    """A repository to which model and tokenizer were pushed one after the other; tests only read it."""
+    if not _PUBLISHED:
+        copier.model.push_to_hub("alice/copier")
+        copier.source_tokenizer.push_to_hub("alice/copier")
+        _PUBLISHED.append("alice/copier")
+    hub.clear()
+    return "alice/copier"
+
+
+@pytest.fixture
+def fork(hub, published, repo_id) -> str:
+    """Another repository with the same files, for tests that change it."""
+    hub.create_repository(repo_id).commit(hub.repository(published).files())
     return repo_id
 
 
@@ -108,6 +121,7 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
     assert config["custom_pipelines"]["translation"]["impl"] == "pipeline_vaswani.TranslationPipeline"
 
 
+@pytest.mark.transfer
 def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, copier):
     copier.model.push_to_hub(repo_id, max_shard_size="50KB")
     files = hub.repository(repo_id).files()
@@ -116,36 +130,41 @@ def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, copier):
     assert torch.equal(logits(loaded, copier.source_tokenizer), logits(copier.model, copier.source_tokenizer))
 
 
-def test_without_the_package_everything_loads_and_is_the_same(hub, published, copier, tmp_path):
-    commit = hub.repository(published).head()
-    # What came later on the branch is not what was asked for.
-    hub.repository(published).commit({"modeling_vaswani.py": b"raise SystemExit('another commit was run')"})
-    options = json.dumps({"revision": commit})
-    result = run_without_package(hub, tmp_path, LOAD_ALL, published, TEXT, options)
+def test_without_the_package_everything_loads_and_is_pushed_again(hub, fork, alice, copier, tmp_path):
+    before, commit = hub.repository(fork).files(), hub.repository(fork).head()
+    # Later commits of the branch are not asked for.
+    marker = tmp_path / "was_run"
+    hub.repository(fork).commit(
+        {name: f"open({str(marker)!r}, 'w')".encode() for name in before if name.endswith(".py")}
+    )
+    program = """
+name, again = sys.argv[1], sys.argv[4]
+for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline("translation", model=name)):
+    try:
+        getattr(load, "from_pretrained", load)(name)
+    except ValueError as error:
+        assert "trust_remote_code=True" in str(error)
+    else:
+        raise SystemExit("code was run without the flag")
+"""
+    again, options = f"{fork}-again", json.dumps({"revision": commit})
+    push = "translator.push_to_hub(again)\n"
+    result = run_without_package(
+        hub, tmp_path, program + LOAD_ALL + push, fork, TEXT, options, again, token=alice.token
+    )
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    assert not marker.exists()
+    found = json.loads(result.stdout.splitlines()[-1])
     assert found["code"].startswith("transformers_modules.") and commit in found["code"]
     ids = copier.source_tokenizer(TEXT, return_tensors="pt")["input_ids"]
     assert found["ids"] == ids.tolist()
     assert torch.equal(torch.tensor(found["logits"]), copier.model(ids, decoder_input_ids=ids).logits)
     assert torch.equal(torch.tensor(found["hidden"]), copier.model.model(ids, decoder_input_ids=ids)[0])
     assert found["translation"] == [{"translation_text": TEXT}]
-
-
-def test_without_the_flag_transformers_refuses_and_no_code_runs(hub, published, tmp_path):
-    marker = tmp_path / "was_run"
-    for file in ("configuration_vaswani.py", "modeling_vaswani.py", "pipeline_vaswani.py"):
-        hub.repository(published).commit({file: f"open({str(marker)!r}, 'w')".encode()})
-    program = """
-for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline("translation", model=name)):
-    try:
-        getattr(load, "from_pretrained", load)(sys.argv[1])
-    except ValueError as error:
-        print("trust_remote_code=True" in str(error))
-"""
-    result = run_without_package(hub, tmp_path, program, published)
-    assert result.stdout.split()[-1] == "True" and result.stdout.count("True") >= 4, result.stderr
-    assert not marker.exists()
+    after = hub.repository(again).files()
+    assert {name for name in before if name.endswith(".py")} == {name for name in after if name.endswith(".py")}
+    assert all(before[name] == after[name] for name in before if name.endswith((".py", "safetensors")))
+    assert json.loads(after["config.json"]) == json.loads(before["config.json"])
 
 
 def test_with_the_package_no_flag_is_needed(hub, published, copier):
@@ -160,21 +179,6 @@ def test_with_the_package_no_flag_is_needed(hub, published, copier):
             translator = pipeline(task, model=published, **flag)
             assert translator(TEXT) == [{"translation_text": TEXT}]
             assert type(translator.model) is VaswaniForSeq2SeqLM
-
-
-def test_what_was_loaded_without_the_package_can_be_pushed_again(hub, published, alice, tmp_path):
-    before = hub.repository(published).files()
-    program = """
-translator = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
-translator.push_to_hub(sys.argv[2])
-"""
-    again = f"{published}-again"
-    result = run_without_package(hub, tmp_path, program, published, again, token=alice.token)
-    assert result.returncode == 0, result.stderr
-    after = hub.repository(again).files()
-    assert {name for name in before if name.endswith(".py")} == {name for name in after if name.endswith(".py")}
-    assert all(before[name] == after[name] for name in before if name.endswith((".py", "safetensors")))
-    assert json.loads(after["config.json"]) == json.loads(before["config.json"])
 
 
 def push_versions(hub, repo_id, copier):
@@ -206,7 +210,9 @@ def push_versions(hub, repo_id, copier):
     return places
 
 
-def test_branch_tag_commit_and_pull_request(hub, published, copier):
+@pytest.mark.transfer
+def test_branch_tag_commit_and_pull_request(hub, fork, copier):
+    published = fork
     for revision, value in push_versions(hub, published, copier).items():
         model = AutoModelForSeq2SeqLM.from_pretrained(published, revision=revision)
         assert model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
@@ -217,7 +223,8 @@ def test_branch_tag_commit_and_pull_request(hub, published, copier):
 
 
 @pytest.mark.parametrize("access", ["private", "gated"])
-def test_private_and_gated(hub, published, alice, bob, copier, access, monkeypatch, tmp_path):
+def test_private_and_gated(hub, fork, alice, bob, copier, access, monkeypatch, tmp_path):
+    published = fork
     setattr(hub.repository(published), access, True)
     monkeypatch.delenv("HF_TOKEN")
     for number, token in enumerate((None, bob.token)):
@@ -238,7 +245,7 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     HfApi().upload_folder(repo_id=repo_id, folder_path=two_vocabularies)
     HfApi().create_tag(repo_id, tag="v2")
     if place == "v2":
-        # Whoever asks for the tag must not get what is on the branch.
+        # The tag does not have the files of the branch.
         hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
     monkeypatch.delenv("HF_TOKEN")
     cache = {"model_kwargs": {"cache_dir": tmp_path / "cache"}}
@@ -249,47 +256,30 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
 
 
-def test_offline_from_the_cache(hub, published, tmp_path):
-    program = """
-translator = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
-print(translator(sys.argv[2])[0]["translation_text"])
-"""
-    assert TEXT in run_without_package(hub, tmp_path, program, published, TEXT).stdout
-    hub.clear()
-    environment = {**hub.environment(), "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    for before in (WITHOUT_PACKAGE, "import sys, vaswani_hf\nfrom transformers import pipeline\n"):
-        result = subprocess.run(
-            [sys.executable, "-c", before + program, published, TEXT],
-            capture_output=True,
-            text=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-        )
-        assert TEXT in result.stdout, result.stderr
-    assert hub.requests == []
-
-
-def test_another_endpoint(hub, published, tmp_path):
+def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path):
     mirror = LocalHub(tmp_path / "mirror")
     mirror.start()
+    environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
+    # Connections are counted before the first request, which is after all imports.
+    program = """
+import socket, sys
+connect, connections = socket.socket.connect, []
+socket.socket.connect = lambda self, place: connections.append(place) or connect(self, place)
+import vaswani_hf, vaswani_hf.cli, vaswani_hf.publish.push, vaswani_hf.training.run, vaswani_hf.translation.translator
+assert not connections
+from transformers import pipeline
+print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_text"])
+"""
     try:
         mirror.create_repository(published).commit(hub.repository(published).files())
         hub.clear()
-        result = run_without_package(mirror, tmp_path, LOAD_ALL, published, TEXT, "{}")
-        assert '"translation_text"' in result.stdout, result.stderr
-        assert mirror.requests and not hub.requests
+        for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+            mirror.clear()
+            command = [sys.executable, "-c", program, published, TEXT]
+            result = subprocess.run(
+                command, capture_output=True, text=True, env=environment | offline, stdin=subprocess.DEVNULL
+            )
+            assert TEXT in result.stdout, result.stderr
+            assert bool(mirror.requests) != bool(offline) and not hub.requests
     finally:
         mirror.stop()
-
-
-def test_importing_the_package_opens_no_connection(hub, tmp_path):
-    listener = "import socket\nsocket.socket.connect = lambda *args: sys.exit('connected')\n"
-    program = (
-        "import sys\n"
-        + listener
-        + "import vaswani_hf\nimport vaswani_hf.cli, vaswani_hf.publish.push, vaswani_hf.training.run, vaswani_hf.translation.translator\n"
-    )
-    environment = {**hub.environment(), "HF_HOME": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-    assert hub.requests == []

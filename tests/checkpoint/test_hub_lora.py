@@ -55,6 +55,7 @@ def train_adapter(base, tokenizer, folder):
     return model.eval()
 
 
+@pytest.mark.transfer
 def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(published)
     base = AutoModelForSeq2SeqLM.from_pretrained(published)
@@ -77,7 +78,7 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path
     merged = loaded.merge_and_unload()
     assert type(merged) is VaswaniForSeq2SeqLM and is_tied(merged)
     torch.testing.assert_close(logits(merged, tokenizer), expected, atol=1e-4, rtol=1e-4)
-    # What is tied was no part of the adapter and is as it was.
+    # Tied weights were no part of the adapter and are as they were.
     assert torch.equal(merged.lm_head.weight, before["lm_head.weight"])
     merged.push_to_hub(f"{published}-merged")
     again = AutoModelForSeq2SeqLM.from_pretrained(f"{published}-merged")

@@ -19,8 +19,10 @@ import ctranslate2
 from ctranslate2.converters import TransformersConverter
 
 from vaswani_hf.convert.ctranslate2 import ACTIVATIONS, to_ctranslate2
-from vaswani_hf.convert.ctranslate2_translator import CTranslate2Translator, first_end
 from vaswani_hf.convert.export import export
+from vaswani_hf.model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from vaswani_hf.model.translator_vaswani import Segment
+from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
 WORDS = dict(zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True))
 SOURCES = ["one two three four five four two", "three one", "five", "two two one four"]
@@ -96,20 +98,22 @@ def searching(tiny_config, joint, tmp_path_factory):
         optimizer.zero_grad()
     folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
     to_ctranslate2(model.eval(), joint, folder)
-    return model, CTranslate2Translator(folder)
+    return model, CTranslate2Backend(folder)
 
 
 def ids_of(tokenizer, texts):
     return tokenizer(texts)["input_ids"]
 
 
+def search(backend, source_ids, prefixes=None, **settings):
+    prefixes = prefixes or [[]] * len(source_ids)
+    segments = [Segment("", ids, [], prefix=prefix) for ids, prefix in zip(source_ids, prefixes, strict=True)]
+    return backend.search(segments, **settings)
+
+
 def log_probs_of(model, source_ids, target_ids):
     """Of each token and the end, by the model itself, sentence by sentence."""
-    start = (
-        model.config.bos_token_id
-        if model.config.decoder_start_token_id is None
-        else model.config.decoder_start_token_id
-    )
+    start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):
         inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([[start, *target[:-1]]])}
@@ -128,9 +132,9 @@ def largest_difference(rows, others):
 def test_log_probabilities_are_the_same(tiny_model, joint, tmp_path, fields):
     model = tiny_model(**{"vocab_size": len(joint[0])} | fields)
     to_ctranslate2(model, joint, tmp_path / "out")
-    end = first_end(model.config.eos_token_id)
+    end = eos_token_ids(model.config)[0]
     source, target = ids_of(joint[0], SOURCES), [[*ids[:-1], end] for ids in ids_of(joint[1], TARGETS)]
-    scores = CTranslate2Translator(tmp_path / "out").score_batch(source, [ids[:-1] for ids in target])
+    scores = CTranslate2Backend(tmp_path / "out").log_probs(source, [ids[:-1] for ids in target])
     assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
     with torch.no_grad():
         for name in ("encoder.layers.0.self_attn.out_proj.weight", "decoder.layers.1.fc1.bias"):
@@ -143,10 +147,10 @@ def test_two_vocabularies(tiny_model, tokenizers, tmp_path):
     sizes = {"vocab_size": len(tokenizers[0]), "decoder_vocab_size": len(tokenizers[1])}
     model = tiny_model(share_encoder_decoder_embeddings=False, **sizes)
     to_ctranslate2(model, tokenizers, tmp_path / "out")
-    translator = CTranslate2Translator(tmp_path / "out")
+    translator = CTranslate2Backend(tmp_path / "out")
     assert [len(t) for t in (translator.source_tokenizer, translator.target_tokenizer)] == list(sizes.values())
     source, target = ids_of(tokenizers[0], SOURCES), ids_of(tokenizers[1], TARGETS)
-    scores = translator.score_batch(source, [ids[:-1] for ids in target])
+    scores = translator.log_probs(source, [ids[:-1] for ids in target])
     assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
 
 
@@ -154,11 +158,11 @@ def compare_searches(searching, settings, prefixes=None, **prompt):
     """Hypotheses and scores of both searches, and what makes the comparison worth something."""
     model, translator = searching
     inputs = translator.source_tokenizer(SOURCES, return_tensors="pt", padding=True)
-    found = translator.generate_batch(ids_of(translator.source_tokenizer, SOURCES), target_prefix=prefixes, **settings)
+    found = search(translator, ids_of(translator.source_tokenizer, SOURCES), prefixes, **settings)
     found = [hypothesis for hypotheses in found for hypothesis in hypotheses]
     outputs = model.generate(**inputs, **prompt, **settings, return_dict_in_generate=True, output_scores=True)
     expected = [[i for i in row if i > 2] for row in outputs.sequences.tolist()]
-    assert [hypothesis.token_ids for hypothesis in found] == expected
+    assert [[i for i in hypothesis.token_ids if i > 2] for hypothesis in found] == expected
     assert len({tuple(ids) for ids in expected}) == len(expected)
     if settings["num_beams"] > 1:
         scores = torch.tensor([hypothesis.score for hypothesis in found])
@@ -177,10 +181,9 @@ def test_every_end_ends(searching, joint, tmp_path):
     source = ids_of(joint[0], SOURCES)
     ends = model.generation_config.eos_token_id
     cut = 0
-    for ids, (hypothesis,) in zip(source, CTranslate2Translator(tmp_path / "out").generate_batch(source), strict=True):
+    for ids, (hypothesis,) in zip(source, search(CTranslate2Backend(tmp_path / "out"), source), strict=True):
         expected = model.generate(torch.tensor([ids]))[0, 1:].tolist()
-        assert [*hypothesis.token_ids, expected[-1]] == expected
-        assert hypothesis.is_complete and expected[-1] in ends
+        assert hypothesis.token_ids == expected and expected[-1] in ends
         cut += expected[-1] != 2
     assert 0 < cut < len(source)
 
@@ -202,8 +205,8 @@ def test_a_hypothesis_says_whether_it_was_cut(searching):
     _, translator = searching
     source = ids_of(translator.source_tokenizer, SOURCES)
     for limit, is_complete in ((1, {False}), (200, {True})):
-        found = translator.generate_batch(source, num_beams=1, max_new_tokens=limit)
-        assert {hypotheses[0].is_complete for hypotheses in found} == is_complete
+        found = search(translator, source, num_beams=1, max_new_tokens=limit)
+        assert {hypotheses[0].token_ids[-1] == 2 for hypotheses in found} == is_complete
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -212,15 +215,15 @@ def test_attention_is_the_mean_of_the_last_layer(searching, num_beams):
     model = copy.deepcopy(model)
     model.set_attn_implementation("eager")
     source = ids_of(translator.source_tokenizer, SOURCES)
-    found = translator.generate_batch(source, num_beams=num_beams, return_attention=True)
+    found = search(translator, source, num_beams=num_beams, with_attention=True)
     for ids, (hypothesis,) in zip(source, found, strict=True):
-        labels = [*hypothesis.token_ids, *[2] * hypothesis.is_complete]
         with torch.no_grad():
-            outputs = model(torch.tensor([ids]), labels=torch.tensor([labels]), output_attentions=True)
+            labels = torch.tensor([hypothesis.token_ids])
+            outputs = model(torch.tensor([ids]), labels=labels, output_attentions=True)
         torch.testing.assert_close(
             torch.tensor(hypothesis.attention), outputs.cross_attentions[-1][0].mean(0), rtol=0, atol=1e-5
         )
-    assert translator.generate_batch(source)[0][0].attention is None
+    assert search(translator, source)[0][0].attention is None
 
 
 def test_sampling_gives_what_the_seed_says(tiny_model, joint, tmp_path):
@@ -228,24 +231,23 @@ def test_sampling_gives_what_the_seed_says(tiny_model, joint, tmp_path):
     source = ids_of(joint[0], SOURCES[:1])
 
     def draw(seed):
-        ctranslate2.set_random_seed(seed)
-        translator = CTranslate2Translator(tmp_path / "out")
+        translator.seed(seed)
         settings = {"do_sample": True, "num_return_sequences": 5, "top_k": 0, "max_new_tokens": 8}
-        return [hypothesis.token_ids for hypothesis in translator.generate_batch(source, **settings)[0]]
+        return [hypothesis.token_ids for hypothesis in search(translator, source, **settings)[0]]
 
+    translator = CTranslate2Backend(tmp_path / "out")
     assert draw(1) == draw(1) != draw(2)
     assert len({tuple(ids) for ids in draw(1)}) > 2
-    translator = CTranslate2Translator(tmp_path / "out")
-    greedy = translator.generate_batch(source)[0][0].token_ids
-    assert translator.generate_batch(source, do_sample=True, top_k=1)[0][0].token_ids == greedy
-    assert translator.generate_batch(source, do_sample=True, top_k=0, top_p=1e-6)[0][0].token_ids == greedy
-    assert translator.generate_batch(source, do_sample=True, top_k=0, temperature=1e-4)[0][0].token_ids == greedy
+    greedy = search(translator, source)[0][0].token_ids
+    assert search(translator, source, do_sample=True, top_k=1)[0][0].token_ids == greedy
+    assert search(translator, source, do_sample=True, top_k=0, top_p=1e-6)[0][0].token_ids == greedy
+    assert search(translator, source, do_sample=True, top_k=0, temperature=1e-4)[0][0].token_ids == greedy
 
 
 def test_repeated_n_grams_are_forbidden(searching):
     _, translator = searching
     source = ids_of(translator.source_tokenizer, SOURCES)
-    for (hypothesis,) in translator.generate_batch(source, num_beams=2, no_repeat_ngram_size=1):
+    for (hypothesis,) in search(translator, source, num_beams=2, no_repeat_ngram_size=1):
         assert len(set(hypothesis.token_ids)) == len(hypothesis.token_ids)
 
 
@@ -253,24 +255,26 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
     model = tiny_model(vocab_size=len(joint[0]))
     model.generation_config.update(num_beams=3, num_return_sequences=2, max_length=6, repetition_penalty=1.2)
     to_ctranslate2(model, joint, tmp_path / "out")
-    translator = CTranslate2Translator(tmp_path / "out")
+    translator = CTranslate2Backend(tmp_path / "out")
     assert [record.getMessage() for record in caplog.records] == [
         "The engine ctranslate2 does not know `repetition_penalty`, which is 1.2 in this checkpoint."
     ]
     source = ids_of(joint[0], SOURCES)
-    for hypotheses in translator.generate_batch(source):
+    for hypotheses in search(translator, source):
         assert len(hypotheses) == 2
         assert max(len(hypothesis.token_ids) for hypothesis in hypotheses) <= 5
-    assert translator.generate_batch([]) == []
-    message = "`must_contain` is no setting of the engine ctranslate2, which has num_beams, num_return_sequences, "
+    assert search(translator, []) == []
+    message = (
+        "`renormalize_logits` is no setting of the engine ctranslate2, which has num_beams, num_return_sequences, "
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        translator.generate_batch(source, must_contain=[])
+        search(translator, source, renormalize_logits=True)
     with pytest.raises(
         ValueError, match="^`num_return_sequences` must be at most `num_beams`, which is 2, but is 3.$"
     ):
-        translator.generate_batch(source, num_beams=2, num_return_sequences=3)
+        search(translator, source, num_beams=2, num_return_sequences=3)
     with pytest.raises(ValueError, match='^`length_penalty_type` must be "gnmt" or "power", but is \'wu\'.$'):
-        translator.generate_batch(source, length_penalty_type="wu")
+        search(translator, source, length_penalty_type="wu")
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
@@ -283,7 +287,7 @@ def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(tiny_model,
     sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("small", "full")]
     assert sizes[0] < sizes[1]
     source, target = ids_of(joint[0], SOURCES), ids_of(joint[1], TARGETS)
-    scores = CTranslate2Translator(tmp_path / "small").score_batch(source, [ids[:-1] for ids in target])
+    scores = CTranslate2Backend(tmp_path / "small").log_probs(source, [ids[:-1] for ids in target])
     assert 0 < largest_difference(scores, log_probs_of(model, source, target)) < 0.5
 
 
@@ -313,8 +317,9 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
     )
     assert float(found.group(1)) < (0.5 if quantization else 1e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(CTranslate2Translator.from_pretrained(tmp_path / "out").generate_batch([[5, 6, 2]])) == 1
-    assert len(CTranslate2Translator.from_pretrained(tmp_path / "out", "cpu").generate_batch([[5, 6, 2]])) == 1
+    for device in (None, "cpu"):
+        translator = load_ctranslate2_translator(tmp_path / "out", device)
+        assert len(search(translator.backend, [[5, 6, 2]])) == 1
 
 
 def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp_path):
@@ -360,21 +365,21 @@ def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
     folder = checkpoint()
     message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        CTranslate2Translator(folder)
+        CTranslate2Backend(folder)
 
 
 def test_positions_go_as_far_as_inputs_and_outputs(tiny_model, joint, tmp_path):
     model = tiny_model(vocab_size=len(joint[0]))
     model.generation_config.max_length = 1300
     to_ctranslate2(model, joint, tmp_path / "out")
-    translator = CTranslate2Translator(tmp_path / "out")
-    assert translator.max_length == 40
+    backend = CTranslate2Backend(tmp_path / "out")
+    assert load_ctranslate2_translator(tmp_path / "out").max_length == 40
     source, target = [[*[5, 9] * 600, 2]], [[*[8] * 1298, 2]]
-    scores = translator.score_batch(source, [target[0][:-1]])
+    scores = backend.log_probs(source, [target[0][:-1]])
     assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
     learned = tiny_model(vocab_size=len(joint[0]), position_embedding="learned", max_position_embeddings=12)
     to_ctranslate2(learned, joint, tmp_path / "learned")
-    translator = CTranslate2Translator(tmp_path / "learned")
+    translator = load_ctranslate2_translator(tmp_path / "learned")
     assert translator.max_length == 12
-    (found,) = translator.generate_batch([[5, 9, 2]], num_beams=1, max_new_tokens=100)
+    (found,) = search(translator.backend, [[5, 9, 2]], num_beams=1, max_new_tokens=100)
     assert len(found[0].token_ids) <= 12

@@ -8,7 +8,7 @@ from local_hub.replies import RefusalError
 
 @dataclass
 class Visitor:
-    """Who sent a request: a user with a token that reads or writes, or nobody."""
+    """The sender of a request: a user with a token that reads or writes, or nobody."""
 
     name: str | None = None
     role: str = "read"
@@ -41,7 +41,7 @@ class Accounts:
         return token
 
     def visitor(self, call) -> Visitor:
-        """Who sent this, by its token."""
+        """The sender of a request, by its token."""
         authorization = call.headers["Authorization"]
         if not authorization:
             return Visitor()

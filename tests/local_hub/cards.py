@@ -1,4 +1,4 @@
-"""What the Hub says about the metadata of a card, and what it shows of it."""
+"""The Hub's checks of the metadata of a card, and the tags that it shows."""
 
 import re
 
@@ -79,7 +79,7 @@ def _value_problems(fields: dict) -> list[str]:
 
 
 def _index_problems(index) -> list[str]:
-    """What is missing in the evaluation results."""
+    """The errors in the evaluation results."""
     if index is None:
         return []
     errors = []

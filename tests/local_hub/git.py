@@ -14,7 +14,7 @@ LONGEST_POINTER = 160
 
 
 def pointer(sha256: str, size: int) -> bytes:
-    """What git keeps in place of a large file."""
+    """The text that git keeps in place of a large file."""
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
@@ -129,12 +129,6 @@ class Git:
 
     def tag(self, name: str, sha: str, message: str | None) -> None:
         self._change("tag", *(["-m", message] if message else []), name, sha)
-
-    def merge_base(self, one: str, other: str) -> str:
-        return self._run("merge-base", one, other).decode().strip()
-
-    def diff(self, one: str, other: str) -> str:
-        return self._run("diff", one, other).decode(errors="replace")
 
     def log(self, sha: str) -> list[Commit]:
         """The commits that lead to this one, newest first."""

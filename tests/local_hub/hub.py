@@ -64,7 +64,7 @@ class LocalHub:
                     self.strangers.append("a connection without a request")
 
     def environment(self, token: str | None = None) -> dict[str, str]:
-        """What a process needs to know this Hub and nothing else; the caller adds HF_HOME."""
+        """The environment of a process that knows this Hub and nothing else; the caller adds HF_HOME."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -94,10 +94,6 @@ class LocalHub:
         repository.private = private
         self.repositories[type, id] = repository
         return repository
-
-    def move_repository(self, repository: Repository, id: str) -> None:
-        self.repositories[repository.type, id] = self.repositories.pop((repository.type, repository.id))
-        repository.id = id
 
     def repository(self, id: str, type: str = "model") -> Repository:
         return self.repositories[type, id]

@@ -1,4 +1,4 @@
-"""What the server answers: replies, and the refusals that the handlers raise."""
+"""Replies of the server, and the refusals that its handlers raise."""
 
 import json
 import re

@@ -1,16 +1,16 @@
-"""Repositories of models and datasets: what is large, who wrote which pull request, what is merged."""
+"""Repositories of models and datasets: which files are large, and who opened which pull request."""
 
 import fnmatch
 import hashlib
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from local_hub.git import Git, pointer
 from local_hub.replies import RefusalError
 
-# What the Hub's first commit of a repository declares as large.
+# The files that the Hub's first commit of a repository declares as large.
 LARGE = """\
 *.7z *.arrow *.bin *.bz2 *.ckpt *.ftz *.gz *.h5 *.joblib *.lfs.* *.mlmodel *.model *.msgpack *.npy *.npz *.onnx *.ot
 *.parquet *.pb *.pickle *.pkl *.png *.jpg *.jpeg *.gif *.webp *.pt *.pth *.rar *.safetensors saved_model/**/* *.tar.*
@@ -41,17 +41,9 @@ class Objects:
 
 
 @dataclass
-class Discussion:
+class PullRequest:
     num: int
-    title: str
-    description: str
     author: str
-    is_pull_request: bool
-    status: str
-    base: str | None = None
-    merged: str | None = None
-    seconds: float = field(default_factory=time.time)
-    events: list[dict] = field(default_factory=list)
 
     @property
     def ref(self) -> str:
@@ -68,7 +60,7 @@ class Repository:
     def __init__(self, folder: Path, id: str, type: str, objects: Objects):
         self.id, self.type, self.objects = id, type, objects
         self.private, self.gated, self.granted = False, False, set()
-        self.discussions = []
+        self.requests = []
         self.created = time.time()
         self.lock = threading.RLock()
         self.git = Git(folder)
@@ -80,7 +72,7 @@ class Repository:
 
     @property
     def prefix(self) -> str:
-        """Where its pages are: models directly under the endpoint, others under their type."""
+        """The path of its pages: models directly under the endpoint, others under their type."""
         return self.id if self.type == "model" else f"{self.type}s/{self.id}"
 
     def grant(self, user: str) -> None:
@@ -105,7 +97,7 @@ class Repository:
         return self.objects.read(file.sha256) if file.sha256 else self.git.read(file.oid)
 
     def is_large(self, path: str, size: int, revision: str) -> bool:
-        """Whether a file belongs to the large ones, as the attributes of that revision or its size say."""
+        """True for a large file by the attributes of that revision, or by its size."""
         if not size:
             return False
         attributes = self.git.files(self.head(revision)).get(".gitattributes")
@@ -131,68 +123,20 @@ class Repository:
             ref = revision if revision.startswith("refs/") else f"refs/heads/{revision}"
             return self.git.commit(ref, self.git.refs().get(ref), contents, author, message)
 
-    def open(self, title: str, description: str, author: str, base: str | None, status: str) -> Discussion:
-        """Begin a discussion, or a pull request on top of the commit `base`."""
+    def open(self, author: str, base: str) -> PullRequest:
+        """Begin a pull request on top of a commit."""
         with self.lock:
-            num = len(self.discussions) + 1
-            discussion = Discussion(num, title, description, author, base is not None, status, base)
-            if base is not None:
-                self.git.set_ref(discussion.ref, base)
-            self.discussions.append(discussion)
-        if description:
-            discussion.events.append(event("comment", author, comment(description)))
-        return discussion
-
-    def discussion(self, num: int) -> Discussion:
-        if not 0 < num <= len(self.discussions):
-            raise RefusalError(404, "Discussion not found")
-        return self.discussions[num - 1]
+            request = PullRequest(len(self.requests) + 1, author)
+            self.git.set_ref(request.ref, base)
+            self.requests.append(request)
+        return request
 
     def is_author(self, name: str, revision: str) -> bool:
-        """Whether this is the ref of a pull request that the user opened and that is not done with."""
-        return any(d.ref == revision and d.author == name and d.status in ("open", "draft") for d in self.discussions)
-
-    def conflicts(self, discussion: Discussion) -> list[str]:
-        """The files that both the pull request and main changed since they parted."""
-        mine, theirs = (self._changes(discussion.base, side) for side in (discussion.ref, "main"))
-        return sorted(path for path in mine.keys() & theirs.keys() if mine[path] != theirs[path])
-
-    def _changes(self, base: str, revision: str) -> dict[str, str | None]:
-        before, after = self.git.files(base), self.git.files(self.head(revision))
-        paths = [path for path in before | after if before.get(path) != after.get(path)]
-        return {path: after[path].oid if path in after else None for path in paths}
-
-    def merge(self, discussion: Discussion, author: str) -> str:
-        """Bring the changes of a pull request to main."""
-        with self.lock:
-            if discussion.status not in ("open", "draft") or not discussion.is_pull_request:
-                raise RefusalError(400, f"This pull request cannot be merged, it is {discussion.status}")
-            if self.conflicts(discussion):
-                raise RefusalError(409, "This pull request has conflicts")
-            changes = self._changes(discussion.base, discussion.ref)
-            contents = {path: oid and self.git.read(oid) for path, oid in changes.items()}
-            sha = self.write("main", contents, author, f"{discussion.title} (#{discussion.num})")
-            discussion.status, discussion.merged = "merged", sha
-            discussion.events.append(event("status-change", author, {"status": "merged"}))
-        return sha
+        """True for the ref of a pull request that the user opened."""
+        return any(request.ref == revision and request.author == name for request in self.requests)
 
 
 def timestamp(seconds: float) -> str:
     """A date as the client parses it."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
-
-
-def comment(text: str) -> dict:
-    return {"edited": False, "hidden": False, "latest": {"raw": text, "html": text}, "history": []}
-
-
-def event(kind: str, author: str, data: dict) -> dict:
-    now = time.time()
-    return {
-        "id": f"{int(now * 1e6):x}",
-        "type": kind,
-        "createdAt": timestamp(now),
-        "author": {"name": author},
-        "data": data,
-    }

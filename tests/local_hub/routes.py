@@ -1,4 +1,4 @@
-"""The Hub's API: accounts, repositories, refs, listings, discussions, uploads and downloads."""
+"""The Hub's API: accounts, repositories, refs, listings, pull requests, uploads and downloads."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from local_hub import cards
 from local_hub.accounts import need_commit, need_files, need_login, need_sight, need_write, need_write_token
 from local_hub.git import File, pointer
 from local_hub.replies import RefusalError, Reply, json_reply
-from local_hub.repositories import comment, event, timestamp
+from local_hub.repositories import timestamp
 
 NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]{0,94}[A-Za-z0-9_]|[A-Za-z0-9_]")
 
@@ -35,41 +35,6 @@ def create_repo(hub, call) -> Reply:
     is_private = given.get("private") or given.get("visibility") == "private"
     repository = hub.create_repository(id, type=type, private=bool(is_private))
     return json_reply({"url": f"{hub.endpoint}/{repository.prefix}", "name": id, "id": id})
-
-
-def delete_repo(hub, call) -> Reply:
-    given = call.json()
-    id = f"{given.get('organization') or call.visitor.name}/{given['name']}"
-    repository = repository_of(hub, call, given.get("type") or "model", id)
-    need_write(call.visitor, repository)
-    del hub.repositories[repository.type, repository.id]
-    return json_reply({})
-
-
-def move_repo(hub, call) -> Reply:
-    given = call.json()
-    repository = repository_of(hub, call, given.get("type") or "model", given["fromRepo"])
-    need_write(call.visitor, repository)
-    target = given["toRepo"]
-    if target.split("/")[0] not in call.visitor.namespaces:
-        raise RefusalError(403, f"You don't have the rights to move a repo to {target}")
-    if (repository.type, target) in hub.repositories:
-        raise RefusalError(409, f"{target} exists already")
-    hub.move_repository(repository, target)
-    return json_reply({})
-
-
-def list_repos(hub, call, types: str) -> Reply:
-    author, search = call.query.get("author", [None])[0], call.query.get("search", [""])[0]
-    found = [
-        _info(repository, "main", False)
-        for repository in hub.repositories.values()
-        if f"{repository.type}s" == types
-        and call.visitor.sees(repository)
-        and author in (None, repository.namespace)
-        and search in repository.id
-    ]
-    return json_reply(found)
 
 
 def validate_yaml(hub, call) -> Reply:
@@ -121,15 +86,6 @@ def _sibling(file: File, blobs: bool) -> dict:
     return content
 
 
-def settings(hub, call, repository) -> Reply:
-    need_write(call.visitor, repository)
-    given = call.json()
-    if "visibility" in given or "private" in given:
-        repository.private = given.get("visibility") == "private" or bool(given.get("private"))
-    repository.gated = given.get("gated", repository.gated)
-    return json_reply({"private": repository.private, "gated": repository.gated})
-
-
 def auth_check(hub, call, repository, write: str | None) -> Reply:
     need_write(call.visitor, repository) if write else need_files(call.visitor, repository)
     return json_reply({})
@@ -145,20 +101,6 @@ def create_branch(hub, call, repository, branch: str) -> Reply:
     return json_reply({})
 
 
-def delete_branch(hub, call, repository, branch: str) -> Reply:
-    need_write(call.visitor, repository)
-    if branch == "main":
-        raise RefusalError(403, "Cannot delete the default branch")
-    return _delete_ref(repository, f"refs/heads/{branch}")
-
-
-def _delete_ref(repository, name: str) -> Reply:
-    if name not in repository.refs():
-        raise RefusalError(404, f"Reference does not exist: {name}", "RevisionNotFound")
-    repository.git.set_ref(name, None)
-    return json_reply({})
-
-
 def create_tag(hub, call, repository, revision: str) -> Reply:
     need_write(call.visitor, repository)
     given = call.json()
@@ -166,11 +108,6 @@ def create_tag(hub, call, repository, revision: str) -> Reply:
         raise RefusalError(409, f"Reference already exists: {given['tag']}")
     repository.git.tag(given["tag"], repository.head(revision), given.get("message"))
     return json_reply({})
-
-
-def delete_tag(hub, call, repository, tag: str) -> Reply:
-    need_write(call.visitor, repository)
-    return _delete_ref(repository, f"refs/tags/{tag}")
 
 
 def refs(hub, call, repository) -> Reply:
@@ -199,7 +136,7 @@ def commits(hub, call, repository, revision: str) -> Reply:
 def tree(hub, call, repository, revision: str, path: str | None) -> Reply:
     need_files(call.visitor, repository)
     sha, prefix = repository.head(revision), f"{path}/" if path else ""
-    entries = _entries(hub, repository, sha, call.flag("expand"))
+    entries = _entries(hub, repository, sha)
     inside = {place: entry for place, entry in entries.items() if place.startswith(prefix)}
     if path and not inside:
         raise RefusalError(404, f"{path} does not exist on {revision}", "EntryNotFound")
@@ -208,7 +145,7 @@ def tree(hub, call, repository, revision: str, path: str | None) -> Reply:
     return json_reply(chosen, **{"X-Repo-Commit": sha})
 
 
-def _entries(hub, repository, sha: str, expand: bool) -> dict[str, dict]:
+def _entries(hub, repository, sha: str) -> dict[str, dict]:
     """The listing of all files and folders of a commit by path."""
     entries = {
         path: {"type": "directory", "oid": oid, "size": 0, "path": path}
@@ -220,17 +157,13 @@ def _entries(hub, repository, sha: str, expand: bool) -> dict[str, dict]:
             entries[path]["lfs"] = {"oid": file.sha256, "size": file.size, "pointerSize": file.pointer_size}
             if file.sha256 in hub.xet.hashes:
                 entries[path]["xetHash"] = hub.xet.hashes[file.sha256]
-    if expand:
-        for c in reversed(repository.git.log(sha)):
-            for path in c.paths & entries.keys():
-                entries[path]["lastCommit"] = {"id": c.sha, "title": c.title, "date": timestamp(c.seconds)}
     return entries
 
 
 def paths_info(hub, call, repository, revision: str) -> Reply:
     need_files(call.visitor, repository)
     form = parse_qs(call.body.decode())
-    entries = _entries(hub, repository, repository.head(revision), form.get("expand", ["false"])[0].lower() == "true")
+    entries = _entries(hub, repository, repository.head(revision))
     return json_reply([entries[path] for path in form.get("paths", []) if path in entries])
 
 
@@ -265,7 +198,7 @@ def lfs_batch(hub, call, prefix: str | None, id: str) -> Reply:
         entry = {"oid": wanted["oid"], "size": wanted["size"]}
         if wanted["oid"] not in hub.objects:
             verify = {"href": f"{hub.endpoint}/{repository.prefix}.git/info/lfs/objects/verify"}
-            upload = hub.transfers.action(wanted["oid"], wanted["size"], "multipart" in given["transfers"])
+            upload = hub.transfers.action(wanted["oid"], wanted["size"])
             entry["actions"] = {"upload": upload, "verify": verify}
         objects.append(entry)
     return json_reply({"transfer": "basic", "objects": objects})
@@ -294,7 +227,7 @@ def commit(hub, call, repository, revision: str) -> Reply:
         contents = _contents(hub, repository, head, operations)
         content, target = {"success": True}, revision
         if create_pr:
-            request = repository.open(header["summary"], header.get("description", ""), author, head, "open")
+            request = repository.open(author, head)
             content["pullRequestUrl"] = f"{hub.endpoint}/{repository.prefix}/discussions/{request.num}"
             target = request.ref
         sha = repository.write(target, contents, author, message)
@@ -303,7 +236,7 @@ def commit(hub, call, repository, revision: str) -> Reply:
 
 
 def _contents(hub, repository, head: str, operations: list[dict]) -> dict[str, bytes | None]:
-    """What the operations of a commit leave at each path."""
+    """The contents that the operations of a commit leave at each path."""
     present, contents = repository.git.files(head), {}
     for key, value in ((operation["key"], operation["value"]) for operation in operations):
         path = value.get("path", "")
@@ -317,8 +250,6 @@ def _contents(hub, repository, head: str, operations: list[dict]) -> dict[str, b
             if path not in present:
                 raise RefusalError(404, f'A file with the name "{path}" does not exist', "EntryNotFound")
             contents[path] = None
-        elif key == "deletedFolder":
-            contents |= dict.fromkeys((place for place in present if place.startswith(path.rstrip("/") + "/")), None)
     return contents
 
 
@@ -332,58 +263,11 @@ def _pointer(hub, path: str, sha256: str) -> bytes:
     return pointer(sha256, len(hub.objects.read(sha256)))
 
 
-def list_discussions(hub, call, repository) -> Reply:
-    found = [_discussion(repository, d) for d in reversed(repository.discussions)]
-    return json_reply({"discussions": found, "count": len(found), "start": 0})
-
-
-def _discussion(repository, discussion) -> dict:
-    content = {name: getattr(discussion, name) for name in ("num", "title", "status")}
-    content |= {"isPullRequest": discussion.is_pull_request, "author": {"name": discussion.author}}
-    content["repo"] = {"name": repository.id, "type": repository.type}
-    return content | {"createdAt": timestamp(discussion.seconds)}
-
-
 def create_discussion(hub, call, repository) -> Reply:
+    """Open a pull request, which is the only kind of discussion here."""
     need_write_token(call.visitor)
-    given = call.json()
-    base, status = (repository.head(), "draft") if given.get("pullRequest") else (None, "open")
-    request = repository.open(given["title"], given.get("description", ""), call.visitor.name, base, status)
+    request = repository.open(call.visitor.name, repository.head())
     return json_reply({"num": request.num, "url": f"{hub.endpoint}/{repository.prefix}/discussions/{request.num}"})
-
-
-def discussion_details(hub, call, repository, num: str) -> Reply:
-    discussion = repository.discussion(int(num))
-    content = _discussion(repository, discussion) | {"events": list(discussion.events)}
-    if discussion.is_pull_request:
-        own = repository.git.log(discussion.ref)
-        for c in own[: next(i for i, c in enumerate(own) if c.sha == discussion.base)]:
-            content["events"].append(event("commit", c.author, {"subject": c.title, "oid": c.sha}))
-        content["changes"] = {"base": "refs/heads/main", "mergeCommitId": discussion.merged}
-        is_done = discussion.merged is not None
-        content["filesWithConflicts"] = [] if is_done else repository.conflicts(discussion)
-        content["diff"] = repository.git.diff(discussion.base, discussion.ref)
-    return json_reply(content)
-
-
-def change_discussion(hub, call, repository, num: str, change: str) -> Reply:
-    discussion, given, author = repository.discussion(int(num)), call.json(), call.visitor.name
-    if change == "merge" or author != discussion.author:
-        need_write(call.visitor, repository)
-    need_write_token(call.visitor)
-    made = {}
-    if change == "merge":
-        repository.merge(discussion, author)
-    elif change == "status":
-        made["newStatus"] = event("status-change", author, {"status": given["status"]})
-        discussion.status = given["status"]
-    elif change == "title":
-        made["newTitle"] = event("title-change", author, {"from": discussion.title, "to": given["title"]})
-        discussion.title = given["title"]
-    if given.get("comment"):
-        made["newMessage"] = event("comment", author, comment(given["comment"]))
-    discussion.events += made.values()
-    return json_reply(made)
 
 
 def resolve(hub, call, prefix: str | None, id: str, revision: str, path: str) -> Reply:
@@ -411,28 +295,22 @@ def resolve(hub, call, prefix: str | None, id: str, revision: str, path: str) ->
 
 REPOSITORY = r"/api/(models|datasets|spaces)/([\w.-]+/[\w.-]+)(?=/|$)"
 GIT = r"/(?:(datasets)/)?([\w.-]+/[\w.-]+)\.git/info/lfs/objects"
-# Without a repository; a function takes what the pattern captures.
+# Functions of these routes take the groups of the pattern.
 PLAIN_ROUTES = [
     ("GET", r"/api/whoami-v2", whoami),
     ("POST", r"/api/repos/create", create_repo),
-    ("DELETE", r"/api/repos/delete", delete_repo),
-    ("POST", r"/api/repos/move", move_repo),
     ("POST", r"/api/validate-yaml", validate_yaml),
-    ("GET", r"/api/(models|datasets|spaces)", list_repos),
     ("POST", rf"{GIT}/batch", lfs_batch),
     ("POST", rf"{GIT}/verify", lfs_verify),
     ("GET|HEAD", r"/(?:(datasets|spaces)/)?([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", resolve),
 ]
-# Of a repository, which the functions get instead of type and name.
+# Functions of these routes get the repository instead of its type and name.
 REPOSITORY_ROUTES = [
     ("GET", r"", info),
     ("GET", r"/revision/([^/]+)", info),
-    ("PUT", r"/settings", settings),
     ("GET", r"/auth-check(?:/(write))?", auth_check),
     ("POST", r"/branch/([^/]+)", create_branch),
-    ("DELETE", r"/branch/([^/]+)", delete_branch),
     ("POST", r"/tag/([^/]+)", create_tag),
-    ("DELETE", r"/tag/([^/]+)", delete_tag),
     ("GET", r"/refs", refs),
     ("GET", r"/commits/([^/]+)", commits),
     ("GET", r"/tree/([^/]+)(?:/(.*))?", tree),
@@ -440,8 +318,5 @@ REPOSITORY_ROUTES = [
     ("POST", r"/preupload/([^/]+)", preupload),
     ("GET", r"/xet-(read|write)-token/([^/]+)", xet_token),
     ("POST", r"/commit/([^/]+)", commit),
-    ("GET", r"/discussions", list_discussions),
     ("POST", r"/discussions", create_discussion),
-    ("GET", r"/discussions/(\d+)", discussion_details),
-    ("POST", r"/discussions/(\d+)/(merge|status|title|comment)", change_discussion),
 ]

@@ -30,7 +30,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests; see `LocalHub.fault`."""
+    """A fault of the next requests; see `LocalHub.fault`."""
 
     method: str
     pattern: str
@@ -43,7 +43,7 @@ class Fault:
     change: Callable[[bytes], bytes] | None = None
 
     def strikes(self, method: str, path: str) -> bool:
-        """Whether it is for this request; it is counted then."""
+        """True if the fault is for this request, which is counted then."""
         if self.times == 0 or not re.fullmatch(self.method, method) or not re.search(self.pattern, path):
             return False
         self.times = self.times and self.times - 1

@@ -84,7 +84,7 @@ def shard_of_xorbs(shard: bytes, position: int) -> bytes:
 
 
 def chunk_offsets(xorb: bytes) -> list[int]:
-    """Where the chunks of a xorb begin, and where the last one ends."""
+    """The places where the chunks of a xorb begin, and where the last one ends."""
     offsets = [0]
     # A header: version 0, compressed length of 3 bytes, scheme, length of 3 bytes. What follows the last is a footer.
     while offsets[-1] < len(xorb) and xorb[offsets[-1]] == 0:
@@ -146,7 +146,7 @@ class Store:
         return json_reply({"result": 1})
 
     def reconstruction(self, call, file_hash: str) -> Reply:
-        """Which chunks make up the bytes that were asked for."""
+        """The chunks that make up the bytes that were asked for."""
         self.need(call, "read")
         if file_hash not in self.terms:
             raise RefusalError(404, "File not found")
@@ -186,7 +186,7 @@ class Store:
         return Reply(200, self.file_path("xorb", name).read_bytes(), {"Accept-Ranges": "bytes"})
 
     def chunk(self, call, name: str) -> Reply:
-        """Where a chunk is, if anybody uploaded it."""
+        """The shard that tells where a chunk is, if anybody uploaded it."""
         self.need(call, "read")
         if name not in self.shards:
             raise RefusalError(404, "Not found")

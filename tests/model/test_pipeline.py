@@ -33,8 +33,9 @@ import vaswani_hf.model.pipeline_vaswani
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.model.configuration_vaswani import PACKAGE_PARTS
 from vaswani_hf.model.pipeline_vaswani import register_translation_pipeline
-from vaswani_hf.translation.translator import Translator
+from vaswani_hf.translation import Translator
 
 # Of different lengths, so that a batch of them is padded.
 TEXTS = ["a cat", "the dog lay on the mat", "a small cat sat on the mat and the dog lay there", "the dog"]
@@ -214,12 +215,16 @@ def test_token_ids(translator, tokenizer):
     assert translator(TEXTS[1], return_text=False) == [RECORDS[1]]
 
 
-def test_truncation_and_clean_up_reach_the_tokenizer(translator, tokenizer, monkeypatch):
+def test_truncation_and_clean_up_reach_the_tokenizer(translator, tokenizer, monkeypatch, caplog):
     length = len(tokenizer("the dog").input_ids)
     monkeypatch.setattr(tokenizer, "model_max_length", length)
     short = TranslationPipeline(translator.model, tokenizer, device="cpu")
     assert short(["the dog lay on the mat"], truncation=True) == [RECORDS[3]]
-    assert short(["the dog lay on the mat"]) == [RECORDS[1]]
+    with caplog.at_level("WARNING"):
+        (in_pieces,) = short(["the dog lay on the mat"])
+    assert "it is translated in" in caplog.text
+    expected = Translator(translator.model, tokenizer, tokenizer).translate(["the dog lay on the mat"])
+    assert in_pieces == {"translation_text": next(expected)} != RECORDS[1]
     decode = tokenizer.decode
     for settings, expected in (({"clean_up_tokenization_spaces": True}, True), ({}, False)):
         monkeypatch.setattr(tokenizer, "decode", lambda ids, expected=expected, **given: decode(ids) + str(given))
@@ -338,7 +343,7 @@ def test_the_file_travels_with_its_siblings_alone():
         waiting += [sibling for sibling in siblings if sibling.name not in seen]
         imported = {name for name in get_imports(file) if name not in sys.stdlib_module_names}
         assert imported <= {"torch", "transformers", "huggingface_hub"}
-    assert "scoring_vaswani.py" in seen
+    assert seen >= {"pipeline_vaswani.py", "translator_vaswani.py", "configuration_vaswani.py"}
 
 
 def test_a_model_that_is_no_encoder_decoder_is_refused(tokenizer):
@@ -620,3 +625,83 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
         "Word alignments and coverage must be left out for a model of type 't5'; they are read from the attention of "
         "Vaswani models."
     )
+
+
+def test_plain_translation_is_the_same_without_the_package_and_by_the_translator(translator, monkeypatch):
+    texts = [*TEXTS, " the dog  ", ""]
+    expected = [record["translation_text"] for record in translator(texts)]
+    guarded = translator(texts, repetition_guard=True, split_sentences=True)
+    package = Translator(translator.model, translator.tokenizer, translator.target_tokenizer)
+    assert list(package.translate(texts)) == expected
+    assert [record["translation_text"].strip() for record in guarded] == expected
+    monkeypatch.setattr(vaswani_hf.model.pipeline_vaswani, "package_part", None)
+    assert [record["translation_text"] for record in translator(texts)] == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"return_scores": True},
+        {"return_alignments": True},
+        {"split_sentences": True},
+        {"repetition_guard": True},
+        {"target_prefix": "der"},
+        {"must_contain": ["der"]},
+    ],
+    ids=str,
+)
+def test_what_does_not_travel_asks_for_the_package(translator, monkeypatch, settings):
+    for name in ("Translator", "constrained_requests"):
+        monkeypatch.delitem(PACKAGE_PARTS, name)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        translator("a cat", **settings)
+    assert str(raised.value) == (
+        f"`{min(settings)}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
+        "vaswani_hf` and `import vaswani_hf`, or leave it out."
+    )
+    assert translator("a cat", **dict.fromkeys(settings)) == RECORDS[:1]
+
+
+def test_batches_hold_texts_of_similar_length(translator, t5, tokenizer, monkeypatch):
+    sizes = []
+    for model in (translator.model, t5):
+
+        def generate(*, own=model, **given):
+            sizes.append(tuple(given["input_ids"].shape))
+            return type(own).generate(own, **given)
+
+        monkeypatch.setattr(model, "generate", generate)
+    lengths = sorted((len(ids) for ids in tokenizer(TEXTS).input_ids), reverse=True)
+    assert translator(TEXTS) == RECORDS
+    assert translator(TEXTS, batch_size=2) == RECORDS
+    assert translator(TEXTS, tokens_per_batch=3 * lengths[1]) == RECORDS
+    assert sizes == [(4, lengths[0]), (2, lengths[0]), (2, lengths[2]), (1, lengths[0]), (3, lengths[1])]
+    # Other models may need much more memory: as in transformers, their batches are larger where that is asked for.
+    sizes.clear()
+    other = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
+    assert len(other(TEXTS, **SETTINGS)) == len(other(TEXTS, batch_size=4, **SETTINGS)) == 4
+    assert sizes == [*((1, length) for length in lengths), (4, lengths[0])]
+
+
+def test_a_generation_config_is_filled_from_the_model_s(checkpoint, tokenizer):
+    model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
+    model.generation_config.update(num_beams=2, num_return_sequences=2, length_penalty=0.6, length_penalty_type="gnmt")
+    translator = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+    config = GenerationConfig(num_beams=3)
+    inputs = tokenizer(TEXTS[1], return_tensors="pt")
+    found = model.generate(**inputs, generation_config=config, return_dict_in_generate=True, output_scores=True)
+    records = translator(TEXTS[1], generation_config=config, return_scores=True)
+    assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
+
+
+def test_the_package_pushes_the_pipelines_of_its_models(translator, t5, tokenizer, monkeypatch):
+    pushed = []
+    monkeypatch.setitem(
+        PACKAGE_PARTS, "push_pipeline", lambda: lambda *given, **kwargs: pushed.append((given, kwargs))
+    )
+    translator.push_to_hub("alice/model", private=True)
+    assert pushed == [((translator, "alice/model"), {"private": True})]
+    monkeypatch.setattr(pipelines.Pipeline, "push_to_hub", lambda *given, **kwargs: "by transformers")
+    assert pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu").push_to_hub("x") == "by transformers"
+    monkeypatch.delitem(PACKAGE_PARTS, "push_pipeline")
+    assert translator.push_to_hub("alice/model") == "by transformers"

@@ -183,7 +183,7 @@ def test_every_snippet_runs_as_written_against_the_hub(request, repo_id, which):
     # Each shows the same translation, alone or in a list.
     translation = printed[0].removesuffix("\n")
     assert printed[2] == printed[0] and printed[1] == printed[3] == f"{[translation]}\n"
-    # What two byte-level vocabularies of little text decode is the same.
+    # Two byte-level vocabularies of little text decode to the same.
     assert [code.count('subfolder="target_tokenizer"') for code in codes] == [0, which == "texts"] * 2
     assert "trust_remote_code" not in codes[0] + codes[1]
     assert all("trust_remote_code=True" in code and "vaswani_hf" not in code for code in codes[2:])
@@ -355,12 +355,15 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         model_card(folder, "alice/words", license="apache-2.0")
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
     assert str(caught.value) == sentence
-    # Nor by a card that somebody wrote.
-    check_card(folder, str(card))
-    check_card(folder, "# No metadata")
+    # A card that somebody wrote is not allowed to either.
+    path = folder / "README.md"
+    for text in (str(card), "# No metadata"):
+        path.write_text(text)
+        check_card(path)
     for license in ("apache-2.0", "[apache-2.0]", "other"):
+        path.write_text(f"---\nlicense: {license}\n---\n# My model")
         with pytest.raises(ValueError, match="`license` must be research-only or left out"):
-            check_card(folder, f"---\nlicense: {license}\n---\n# My model")
+            check_card(path)
 
 
 def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):

@@ -54,7 +54,7 @@ def run_commands(block, environment):
 
 
 @pytest.fixture
-def machine(hub, tmp_path, monkeypatch):
+def machine(hub, few_numbers, tmp_path, monkeypatch):
     """A folder with a small quick start behind it, a user with a token, and the environment of the commands."""
     token = hub.add_user("user")
     monkeypatch.setenv("HF_TOKEN", token)

@@ -20,7 +20,8 @@ from transformers import (
 
 import vaswani_hf
 from vaswani_hf import TranslationPipeline
-from vaswani_hf.checkpoint.hub_errors import HubError
+from vaswani_hf.checkpoint.hub import HubError
+from vaswani_hf.publish.during_training import fetch_checkpoints
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import InterruptedRunError, train
@@ -41,6 +42,9 @@ ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tok
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
 TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
 STATE_FILES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
+
+
+pytestmark = pytest.mark.usefixtures("few_numbers")
 
 
 @pytest.fixture
@@ -91,6 +95,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
             assert path.encode() not in content, name
 
 
+@pytest.mark.transfer
 @pytest.mark.parametrize(("strategy", "streaming"), [("checkpoint", "false"), ("all_checkpoints", "true")])
 def test_a_run_goes_on_on_another_machine(hub, repo_id, alice, recipe, strategy, streaming, tmp_path, capsys):
     keys = {"streaming": streaming, "bpe_dropout": 0.0 if streaming == "true" else 0.1}
@@ -127,6 +132,27 @@ def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, ali
     assert not (tmp_path / "there").exists()
 
 
+def test_checkpoints_of_elsewhere_are_as_old_as_their_steps(hub, repo_id, alice, recipe, tmp_path):
+    """The Trainer deletes the oldest by their times."""
+    pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
+    train(recipe("here", max_steps=3, save_steps=3, **pushing))
+    state = hub.repository(repo_id).files()
+    for step in (1, 2, 10):
+        earlier = {
+            name.replace("checkpoint-3", f"checkpoint-{step}"): content
+            for name, content in state.items()
+            if name.startswith("checkpoint-3/")
+        }
+        name = f"checkpoint-{step}/trainer_state.json"
+        earlier[name] = json.dumps(json.loads(earlier[name]) | {"global_step": step}).encode()
+        hub.repository(repo_id).commit(earlier)
+    there = recipe("there", resume="true", save_total_limit=4, hub_model_id=repo_id)
+    Path(there.output_dir).mkdir()
+    fetch_checkpoints(Path(there.output_dir), repo_id, there.training)
+    times = [(tmp_path / "there" / f"checkpoint-{step}").stat().st_mtime for step in (1, 2, 3, 10)]
+    assert times == sorted(times) and times[-1] - times[0] > 2.5
+
+
 def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, alice, recipe, tmp_path):
     stopping = {"early_stopping_patience": 3, "eval_steps": 1, "save_steps": 1, "save_total_limit": 3}
     pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
@@ -160,14 +186,14 @@ def test_an_interrupted_run_is_pushed_before_it_ends(hub, repo_id, alice, recipe
 
 
 def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, alice, recipe, capsys, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.checkpoint.hub_errors.WAITS", (0.1,))
+    monkeypatch.setattr("vaswani_hf.checkpoint.hub.WAITS", (0.1,))
     hub.create_repository(repo_id)
     hub.fault("POST", "/commit/", status=503, times=None)
     with pytest.raises(Exception, match="vaswani push"):
         train(recipe("here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="every_save", max_steps=2))
     assert "step 2 could not be pushed: " in capsys.readouterr().out
     hub.clear()
-    # What is finished is only pushed again.
+    # A finished run is only pushed again.
     train(recipe("here", push_to_hub="true", hub_model_id=repo_id, max_steps=2, resume="true"))
     assert by_folder(hub.repository(repo_id).files())[""] == PUBLISHED
 
@@ -209,6 +235,7 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
+@pytest.mark.transfer
 def test_a_pipeline_pushes_everything(hub, repo_id, alice, recipe, tmp_path):
     train(recipe("out", max_steps=2))
     pipeline("translation", model=str(tmp_path / "out")).push_to_hub(repo_id, private=True, commit_message="All of it")

@@ -16,9 +16,10 @@ from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
-from vaswani_hf.model.repetition_vaswani import is_loop
-from vaswani_hf.model.scoring_vaswani import Hypothesis
-from vaswani_hf.translation.translator import Request, TranslationOptions, Translator, batches_by_length
+from vaswani_hf.model.translator_vaswani import Hypothesis, Request, TranslationOptions, batches_by_length
+from vaswani_hf.translation import Translator
+from vaswani_hf.translation.pytorch import PyTorchBackend
+from vaswani_hf.translation.repetition import is_loop
 
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
 
@@ -64,8 +65,7 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
     expected = [alone(translator, line) if line.strip() else "" for line in LINES]
     assert len(set(expected)) > 2
     for window, budget in ((1, 4096), (2, 20), (100, 50), (100, 4096)):
-        # An untrained model says the same over and over.
-        settings = {"window": window, "tokens_per_batch": budget, "repetition_guard": False, "max_new_tokens": 8}
+        settings = {"window": window, "tokens_per_batch": budget, "num_beams": 1, "max_new_tokens": 8}
         assert list(translator.translate(LINES, **settings)) == expected
 
 
@@ -78,7 +78,7 @@ def test_no_more_lines_are_read_than_the_window_holds(translator):
 
 def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
     line = " ".join(["three", "four"] * 40)
-    segments, separators = translator.segments(Request(line), 7, TranslationOptions())
+    segments, separators = translator.layout(Request(line), 7, TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
     assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
     assert [segment.text for segment in segments] == [
@@ -88,62 +88,62 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(trans
     with caplog.at_level("WARNING"):
         translation = list(translator.translate([line, "one"], max_new_tokens=4))
     assert len(translation) == 2
-    assert translation[0] == " ".join(
-        translator.generate_batch([segment], max_new_tokens=4)[0][0].text for segment in segments
-    )
+    assert translation[0] == " ".join(translator.translate([segment.text for segment in segments], max_new_tokens=4))
 
 
 def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
-    segments, _ = translator.segments(Request("x" * 500), 1, TranslationOptions())
+    segments, _ = translator.layout(Request("x" * 500), 1, TranslationOptions())
     assert max(len(segment.token_ids) for segment in segments) == 40
     ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
     assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
 
 
-class Looper(Translator):
+class LoopingBackend(PyTorchBackend):
     """Says the same until it is told not to repeat itself."""
 
-    def generate_batch(self, segments, **generate_kwargs):
-        self.calls.append(([segment.text for segment in segments], generate_kwargs))
-        size = generate_kwargs.get("no_repeat_ngram_size", 99)
+    def search(self, segments, with_attention=False, **settings):
+        self.calls.append(([segment.text for segment in segments], settings))
+        size = settings.get("no_repeat_ngram_size", 99)
         texts = [" ".join(["eins"] * min(size, 9)) if "one" in segment.text else "zwei" for segment in segments]
-        return [[Hypothesis([5, 2], 0, text)] for text in texts]
+        return [[Hypothesis(self.tokenizer(text)["input_ids"], 0)] for text in texts]
 
 
 @pytest.fixture
 def looper(translator):
-    looper = Looper(translator.model, translator.source_tokenizer, translator.target_tokenizer)
-    looper.calls = []
+    looper = Translator(LoopingBackend(translator.model), translator.source_tokenizer, translator.target_tokenizer)
+    looper.backend.calls, looper.backend.tokenizer = [], translator.target_tokenizer
     return looper
 
 
 def test_loops_are_translated_once_more_and_nothing_else_is(looper):
     long = "two one a b c d e f g h i j"
     lines = ["two", "one", "", long]
-    assert list(looper.translate(lines, num_beams=2)) == ["zwei", "eins eins", "", "eins eins eins"]
-    assert (["one"], {"num_beams": 2, "no_repeat_ngram_size": 2}) in looper.calls
-    assert ([long], {"num_beams": 2, "no_repeat_ngram_size": 3}) in looper.calls
-    assert len(looper.calls) == 3
+    translated = list(looper.translate(lines, num_beams=2, repetition_guard=True))
+    assert translated == ["zwei", "eins eins", "", "eins eins eins"]
+    assert (["one"], {"num_beams": 2, "no_repeat_ngram_size": 2}) in looper.backend.calls
+    assert ([long], {"num_beams": 2, "no_repeat_ngram_size": 3}) in looper.backend.calls
+    assert len(looper.backend.calls) == 3
 
 
-def test_the_guard_can_be_left_out_and_knows_good_reasons(looper):
-    assert list(looper.translate(["one"], repetition_guard=False)) == [" ".join(["eins"] * 9)]
+def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
+    repeated, guard = [" ".join(["eins"] * 9)], {"repetition_guard": True}
+    assert list(looper.translate(["one"])) == repeated
     # What the source, the prefix or a phrase repeats may be repeated.
-    assert list(looper.translate(["one one one one one"])) == [" ".join(["eins"] * 9)]
-    assert list(looper.translate(["one"], target_prefixes=["eins " * 5])) == [" ".join(["eins"] * 9)]
-    assert list(looper.translate(["one"], must_contain=[["eins " * 5]])) == [" ".join(["eins"] * 9)]
-    assert len(looper.calls) == 4
+    assert list(looper.translate(["one one one one one"], **guard)) == repeated
+    assert list(looper.translate(["one"], target_prefixes=["eins " * 5], **guard)) == repeated
+    assert list(looper.translate(["one"], must_contain=[["eins " * 5]], **guard)) == repeated
+    assert len(looper.backend.calls) == 4
 
 
 def test_a_loop_that_stays_stays_as_it_was(looper, monkeypatch):
     monkeypatch.setattr("vaswani_hf.translation.translator.ngram_size_without_loops", lambda source: 5)
-    assert list(looper.translate(["one"])) == [" ".join(["eins"] * 9)]
-    assert len(looper.calls) == 2
+    assert list(looper.translate(["one"], repetition_guard=True)) == [" ".join(["eins"] * 9)]
+    assert len(looper.backend.calls) == 2
 
 
 def test_the_guard_changes_loops_only_of_a_real_model(translator):
-    plain = list(translator.translate(LINES, repetition_guard=False, max_new_tokens=40, num_beams=2))
-    guarded = list(translator.translate(LINES, max_new_tokens=40, num_beams=2))
+    plain = list(translator.translate(LINES, max_new_tokens=40, num_beams=2))
+    guarded = list(translator.translate(LINES, repetition_guard=True, max_new_tokens=40, num_beams=2))
     remedied = list(translator.translate(LINES, max_new_tokens=40, num_beams=2, no_repeat_ngram_size=2))
     loops = [is_loop(text, line) for text, line in zip(plain, LINES, strict=True)]
     assert any(loops) and not all(loops)
@@ -170,7 +170,7 @@ def test_long_texts_are_translated_sentence_by_sentence(copier):
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
-    segments, _ = copier.segments(request, 1, TranslationOptions(split_sentences=True))
+    segments, _ = copier.layout(request, 1, TranslationOptions(split_sentences=True))
     assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
     assert [bool(segment.prefix) for segment in segments] == [True, False, False]
     assert [len(segment.phrases) for segment in segments] == [0, 1, 1]
@@ -182,7 +182,7 @@ def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
 
 def test_alignments_of_a_text_in_pieces_count_words_of_the_text(copier):
     line = " ".join(["eins nein"] * 20)
-    (translation,) = copier.translate([line], return_alignments=True, repetition_guard=False)
+    (translation,) = copier.translate([line], return_alignments=True)
     pairs = [tuple(map(int, pair.split("-"))) for pair in translation.alignment.split()]
     assert [target for _, target in pairs] == list(range(len(translation.words)))
     assert max(source for source, _ in pairs) >= 30
@@ -239,6 +239,60 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
     with pytest.raises((TypeError, ValueError)) as raised:
         list(copier.translate(["ja?", "nein"], **options))
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.translate("seven"), "`lines` must be a list or another iterable of texts, but is of type str."),
+        (
+            lambda t: t.translate(b"seven"),
+            "`lines` must be a list or another iterable of texts, but is of type bytes.",
+        ),
+        (lambda t: t.translate(None), "`lines` must be a list or another iterable of texts, but is of type NoneType."),
+        (
+            lambda t: t.translate(["seven"], target_prefixes="si"),
+            "`target_prefixes` must be a list or another iterable of texts, but is of type str.",
+        ),
+        (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
+        (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
+        (lambda t: list(t.translate([3])), "A text to translate must be a str, but one is of type int."),
+        (lambda t: list(t.translate([b"a"])), "A text to translate must be a str, but one is of type bytes."),
+        (
+            lambda t: list(t.translate([None], split_sentences=True)),
+            "A text to translate must be a str, but one is of type NoneType.",
+        ),
+        (lambda t: list(t.score(["a"], [3])), "A translation must be a str, but one is of type int."),
+        (
+            lambda t: list(t.translate(["a"], target_prefixes=[3])),
+            "A target prefix must be a str, but one is of type int.",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused_in_a_sentence(translator, call, message):
+    with pytest.raises(TypeError) as raised:
+        call(translator)
+    assert str(raised.value) == message
+
+
+def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatch):
+    """A model may say a line break; a line stays a line."""
+    ids = translator.target_tokenizer("one\ntwo")["input_ids"]
+    monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *ids]]))
+    assert list(translator.translate(["three"])) == ["one two"]
+    assert list(translator.translate(["three\nfour"])) == ["one\ntwo"]
+
+
+def test_translating_imports_nothing_that_reads_or_scores_corpora(checkpoint):
+    code = f"""
+import sys
+from vaswani_hf.cli import main
+assert main(["translate", {checkpoint!r}, "--text", "one", "--max_new_tokens", "2", "--device", "cpu"]) == 0
+names = {{"datasets", "pyarrow", "sacrebleu", "evaluate", "matplotlib"}}
+print(names & {{name.split(".")[0] for name in sys.modules}}, "vaswani_hf.data.reading" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "set() False"
 
 
 def test_an_ensemble_has_one_vocabulary(copier_checkpoint, checkpoint):
@@ -305,7 +359,7 @@ def test_translate_reads_standard_input_and_keeps_odd_characters_in_their_line(m
 
 
 def test_translate_one_text(monkeypatch, capfdbinary, checkpoint, translator):
-    argv = ["translate", checkpoint, "--text", "one two three", "--max_new_tokens", "8", "--device", "cpu"]
+    argv = ["translate", checkpoint, "--text", "one two three", "--max_new_tokens", "8", "--num_beams", "1"]
     assert run_main(monkeypatch, capfdbinary, argv)[1] == alone(translator, "one two three") + "\n"
 
 

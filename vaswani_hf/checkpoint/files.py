@@ -10,19 +10,20 @@ GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# What is needed to translate; code, card and recipe are not.
+# The files that translating needs; code, card and recipe are not among them.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
-# What a run leaves beside its model.
+# The files that a run leaves beside its model.
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
 CURVE_FILE = "training_curve.png"
+RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 
-# What a numbered checkpoint has beside the model: the Trainer's state, and the place in a stream of pairs.
+# The files that a numbered checkpoint has beside the model: the Trainer's state, and the place in a stream of pairs.
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 

@@ -1,12 +1,11 @@
-"""A checkpoint, from a folder or the Hub, read with the checks that keep damaged ones from translating nonsense."""
+"""Loading a checkpoint from a folder or the Hub, with the checks that keep a damaged one from translating nonsense."""
 
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,10 @@ from safetensors import SafetensorError, safe_open
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .hub_errors import HubError, explained, patiently
-from .tokenizers import TARGET_FOLDER, TOKENIZER_FILES, read_json_object
+from .files import CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, weight_files
+from .hub import HubError, explained, with_retries
+from .tokenizers import read_json_object
 
-GENERATION_FILE = "generation_config.json"
-INDEX_FILE = "model.safetensors.index.json"
-# What is needed to translate; code, card and recipe are not.
-MODEL_FILES = ("config.json", GENERATION_FILE, "model.safetensors", "model-*.safetensors", INDEX_FILE)
-FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 
 
@@ -33,23 +28,16 @@ def checkpoint_folder(
 
     Args:
         name (str or PathLike): A local folder, user/name or user/name@revision.
-        option (str): What the name was given as, for errors.
+        option (str): The option that the name was given as, for errors.
         revision (str, optional): A branch, tag, commit or refs/pr/N, where the name has none; not for folders.
         **hub_kwargs: `token`, `cache_dir`, `local_files_only` and `force_download`, as `snapshot_download` takes them.
 
-    Returns:
-        Path: The folder; that of a repository holds what its commit holds.
-
     Raises:
         ValueError: If the name is neither, or a folder is given with a revision.
-        HubError: If the repository cannot be downloaded, or what was is not what the Hub has.
+        HubError: If the repository cannot be downloaded, or the files differ from those of the Hub.
     """
     if Path(name).is_dir():
         return Path(name)
-    if Path(name).is_file():
-        raise ValueError(
-            f"`{option}` must be a checkpoint folder, but '{name}' is a file; give the folder that it is in."
-        )
     path = str(name).rpartition("@")[0]
     if path and Path(path).is_dir():
         raise ValueError(f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out.")
@@ -57,59 +45,50 @@ def checkpoint_folder(
     if found is None:
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
     repo_id, revision = found.group(1), found.group(2) or revision
+    files = list(CHECKPOINT_FILES)
     with explained():
-        folder = patiently(snapshot_download, repo_id, revision=revision, allow_patterns=list(FILES), **hub_kwargs)
-    refuse_changed_files(Path(folder), repo_id, FILES)
+        folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)
+    refuse_changed_files(Path(folder), repo_id, files)
     return Path(folder)
 
 
 def refuse_changed_files(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
-    """Hash what the cache stores under its hash: sha256 for large files, git's sha1 for others.
-
-    The client compares only sizes.
+    """Compare each cached file with the hash that is its name; the client compares only sizes.
 
     Args:
         folder (Path): The folder of a commit in the cache.
         repo_id (str): The repository, for the message.
-        patterns (Iterable): The files that are meant.
+        patterns (Iterable): The files to compare.
 
     Raises:
         HubError: If a file has another hash.
     """
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # A link to a file that has its hash as its name, which in turn may be a link to what several repositories share.
+        # A link to a file that has its hash as its name, which in turn may be a link to a file of several repositories.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
-        if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", expected) and expected not in _possible_hashes(
-            path, len(expected)
-        ):
+        if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", expected) and expected != _hash(path, len(expected)):
             raise HubError(
                 f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged or changed on "
                 f"its way or on disk; delete '{path.resolve()}' and run it again, which downloads it anew."
             )
 
 
-def _possible_hashes(path: Path, length: int) -> set[str]:
-    """What the Hub, or a mirror of it, may call the file: for small files the sha1 of git, or that of the content alone."""
+def _hash(path: Path, length: int) -> str:
+    """The sha256 of a large file, git's sha1 of a small one."""
     with path.open("rb") as file:
         if length == 64:
-            return {hashlib.file_digest(file, "sha256").hexdigest()}
+            return hashlib.file_digest(file, "sha256").hexdigest()
         content = file.read()
-    return {
-        hashlib.sha1(data, usedforsecurity=False).hexdigest()
-        for data in (content, b"blob %d\0" % len(content) + content)
-    }
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def load_model(folder: Path, name: str | os.PathLike | None = None, **kwargs: Any) -> VaswaniForSeq2SeqLM:
-    """The model of a checkpoint, if it is whole and one of this package.
+    """The model of a checkpoint, if it is whole and one of this package; in eval mode, on the CPU.
 
     Args:
         folder (Path): The folder.
-        name (str or PathLike, optional): What the user calls it.
+        name (str or PathLike, optional): The folder or repository as the user named it.
         **kwargs: For `from_pretrained`, such as `dtype`.
-
-    Returns:
-        VaswaniForSeq2SeqLM: In eval mode, on the CPU.
 
     Raises:
         ValueError: If the folder holds no checkpoint, one of another architecture, a damaged one, or not all of its
@@ -121,10 +100,15 @@ def load_model(folder: Path, name: str | os.PathLike | None = None, **kwargs: An
         # transformers would go on with other settings.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
-    with _without_report():
+    logger = logging.getLogger("transformers.modeling_utils")
+    # Weights that do not fit are refused in a sentence, without the table that transformers prints.
+    logger.addFilter(_is_no_report)
+    try:
         model, report = VaswaniForSeq2SeqLM.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
+    finally:
+        logger.removeFilter(_is_no_report)
     wrong = {
         "missing": sorted(report["missing_keys"]),
         "unexpected": sorted(report["unexpected_keys"]),
@@ -143,19 +127,21 @@ def load_model(folder: Path, name: str | os.PathLike | None = None, **kwargs: An
     return model.eval()
 
 
+def _is_no_report(record: logging.LogRecord) -> bool:
+    return "LOAD REPORT" not in record.getMessage()
+
+
 def check_config(folder: Path, name: str | os.PathLike) -> None:
     """Refuse a folder that holds no checkpoint of this package.
 
     Args:
         folder (Path): The folder; that of a repository without files need not be there.
-        name (str or PathLike): What the user calls it.
+        name (str or PathLike): The folder or repository as the user named it.
 
     Raises:
         ValueError: If there is no such folder, or its config.json is missing, damaged or that of another architecture.
     """
-    path = folder / "config.json"
-    if folder.is_file():
-        raise ValueError(f"'{name}' must be a checkpoint folder, but is a file; give the folder that it is in.")
+    path = folder / CONFIG_FILE
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
     if not path.is_file():
@@ -169,21 +155,6 @@ def check_config(folder: Path, name: str | os.PathLike) -> None:
             f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; load it with "
             "transformers."
         )
-
-
-def weight_files(folder: Path) -> list[str]:
-    """The names of the files that hold the weights of a checkpoint, with their index where there is one.
-
-    Args:
-        folder (Path): The folder.
-
-    Returns:
-        list: Names; there need not be such files.
-    """
-    if (folder / "model.safetensors").is_file() or not (folder / INDEX_FILE).is_file():
-        return ["model.safetensors"]
-    shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
-    return [*sorted(set(shards)), INDEX_FILE]
 
 
 def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
@@ -202,18 +173,3 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
             raise ValueError(
                 f"{file} of '{name}' is damaged or not all there ({error}); copy or download it again."
             ) from None
-
-
-def _is_no_report(record: logging.LogRecord) -> bool:
-    return "LOAD REPORT" not in record.getMessage()
-
-
-@contextmanager
-def _without_report() -> Iterator[None]:
-    """Keep transformers from printing a table about weights that are refused in a sentence anyway."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(_is_no_report)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_is_no_report)

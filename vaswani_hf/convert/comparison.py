@@ -1,4 +1,4 @@
-"""What every export does at the end: the written model computes what the checkpoint computes, or there is an error.
+"""The comparison that ends every export: the written model computes what the checkpoint computes, or there is an error.
 
 Letters of shapes: B batch, S source length, T target length.
 """
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+from ..model.configuration_vaswani import decoder_start_token_id
 
 # Source and target tokenizer; one object twice for a joint vocabulary.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
@@ -31,8 +33,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     longest = config.max_position_embeddings if is_learned else max(_SOURCE_LENGTHS)
     source = _rows(config.vocab_size, [min(n, longest) for n in _SOURCE_LENGTHS], config, generator)
     target = _rows(config.decoder_vocab_size, [min(n, longest) for n in _TARGET_LENGTHS], config, generator)
-    starts = (config.decoder_start_token_id, config.bos_token_id, 0)
-    target["input_ids"][:, 0] = next(token_id for token_id in starts if token_id is not None)
+    target["input_ids"][:, 0] = decoder_start_token_id(config) or 0
     return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
 
 
@@ -50,7 +51,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     """The line that says how far the written model is from the checkpoint.
 
     Args:
-        what (str): What was compared, such as "logits of MarianMT".
+        what (str): The numbers that were compared, such as "logits of MarianMT".
         difference (float): The largest difference.
         tolerance (float, optional): The largest one that is no mistake; None where any is to be expected.
 
@@ -60,7 +61,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     Raises:
         ValueError: If the difference is above the tolerance.
     """
-    # Not `>`: a difference that is no number is a mistake too.
+    # A difference that is no number is a mistake too, which `>` would let pass.
     if tolerance is not None and not difference <= tolerance:
         raise ValueError(
             f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "

@@ -22,11 +22,12 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
-from ..model.layers_vaswani import VaswaniAttention, sinusoids
+from ..model.attention_vaswani import VaswaniAttention
+from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
+from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
-from .ctranslate2_translator import CTranslate2Translator, first_end
 from .positions import num_positions
 
 ACTIVATIONS = {
@@ -98,11 +99,11 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """What encoder and decoder have outside their layers.
+        """Set the parts that encoder and decoder have outside their layers.
 
         Args:
-            spec (TransformerEncoderSpec or TransformerDecoderSpec): Where it is set.
-            module (VaswaniEncoder or VaswaniDecoder): Where it is.
+            spec (TransformerEncoderSpec or TransformerDecoderSpec): The specification.
+            module (VaswaniEncoder or VaswaniDecoder): The module that it describes.
         """
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
@@ -112,12 +113,12 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
-        """The projections of an attention, and what its scores are multiplied by.
+        """Set the projections of an attention, and the factor of its scores.
 
         Args:
-            spec (MultiHeadAttentionSpec): Where they are set.
-            attention (VaswaniAttention): Where they are.
-            self_attention (bool): Whether queries come from where keys and values come from.
+            spec (MultiHeadAttentionSpec): The specification.
+            attention (VaswaniAttention): The module that it describes.
+            self_attention (bool): Whether queries, keys and values have one source.
         """
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling
@@ -126,7 +127,7 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a model in memory as a CTranslate2 model, with all that `CTranslate2Translator` needs beside it.
+    """Write a model in memory as a CTranslate2 model, with all that `CTranslate2Backend` needs beside it.
 
     The converter loads a copy, because quantizing changes weights in place.
 
@@ -173,11 +174,10 @@ def export_ctranslate2(
         ]
         for side in ("", "decoder_")
     )
-    scores = CTranslate2Translator(folder).score_batch(source_ids, [ids[1:] for ids in target_ids])
+    scores = CTranslate2Backend(folder).log_probs(source_ids, [ids[1:] for ids in target_ids])
     with torch.no_grad():
         log_probs = model.float()(**batch).logits.log_softmax(dim=-1)
-    config: Any = model.config
-    eos = first_end(config.eos_token_id)
+    eos = eos_token_ids(model.config)[0]
     differences = [
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
@@ -193,7 +193,7 @@ def _refuse_what_ctranslate2_cannot(config: VaswaniConfig) -> None:
         )
     if config.eos_token_id is None:
         raise ValueError("`eos_token_id` is None, which CTranslate2 cannot express: its search ends with a token.")
-    if config.decoder_start_token_id is None and config.bos_token_id is None:
+    if decoder_start_token_id(config) is None:
         raise ValueError("`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.")
 
 
@@ -211,9 +211,8 @@ def _set_vocabularies(spec: TransformerSpec, config: Any, tokenizers: Tokenizers
     )
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
-    spec.config.decoder_start_token = target[start]
-    spec.config.eos_token = target[first_end(config.eos_token_id)]
+    spec.config.decoder_start_token = target[decoder_start_token_id(config) or 0]
+    spec.config.eos_token = target[eos_token_ids(config)[0]]
     spec.config.bos_token, spec.config.unk_token = tokenizers[1].bos_token, tokenizers[1].unk_token
 
 
@@ -222,7 +221,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
         is_learned = model.config.position_embedding == "learned"
         table = stack.embed_positions.weight if is_learned else sinusoids(torch.arange(rows), model.config.d_model)
         layers.position_encodings.encodings = table
-    # Not for CTranslate2, which knows its table, but for those who ask how long an input may be.
+    # CTranslate2 knows its table; the attribute tells our backend how long an input may be.
     spec.config.add_attribute("max_position_embeddings", rows)
 
 

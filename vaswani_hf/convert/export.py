@@ -13,7 +13,7 @@ from ..checkpoint.tokenizers import load_tokenizers
 
 FORMATS = ("marian", "ctranslate2", "onnx")
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16")
-# What a format needs beside the package; its extra, which has its name, brings that.
+# Libraries that a format needs beside the package; its extra, which has its name, brings them.
 LIBRARIES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript")}
 
 

@@ -18,7 +18,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import ADDED_SETTINGS, VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions
@@ -32,7 +32,6 @@ _SAME_FIELDS = """
 """.split()
 # Modules whose inputs have D features, so that the columns of their weights are reordered; in others the rows are.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
-_SEARCH_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
@@ -78,7 +77,7 @@ def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, fol
     batch = sample_batch(model.config)
     with torch.no_grad():
         difference = written(**batch).logits - model.float()(**batch).logits
-    # What follows the padding in the decoder is nobody's.
+    # Logits behind padding of the decoder are without meaning.
     difference = difference[batch["decoder_attention_mask"].bool()]
     return report("logits of MarianMT", difference.abs().max().item())
 
@@ -86,7 +85,7 @@ def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, fol
 def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # Where the output projection is its own, MarianMT does not tie the embeddings either.
+        # MarianMT does not tie the embeddings either where the output projection has a matrix of its own.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
         decoder_start_token_id=_start_token_id(config),
         max_position_embeddings=num_positions,
@@ -158,9 +157,9 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
-    """What transformers' own search can do of these settings, and a warning about the rest."""
+    """The settings that transformers' own search knows, after a warning about the others."""
     settings = config.to_dict()
-    removed = {name: settings.pop(name, None) for name in _SEARCH_SETTINGS}
+    removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]
     if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
         settings["max_length"] = num_positions

@@ -30,7 +30,7 @@ from ..checkpoint.tokenizers import save_tokenizers
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 
-# How much of the sample the graphs are made from; the comparison has all of it, in other shapes.
+# The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
 # Target tokens that prefill.onnx gets in the comparison; decode.onnx gets the others, one by one.
 _PREFILLED = 3
@@ -69,7 +69,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The logits that the graphs give in ONNX Runtime: the source encoded, the target read token by token.
 
     Args:
-        folder (Path): Where the graphs are.
+        folder (Path): The folder of the graphs.
         batch (dict): `input_ids` and `attention_mask` [B, S], `decoder_input_ids` [B, T], right-padded, int64.
 
     Returns:
@@ -107,7 +107,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """What each graph is made of, and inputs to trace it with."""
+    """The module of each graph, and inputs to trace it with."""
     batch = {name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH] for name, tensor in sample_batch(model.config).items()}
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
@@ -130,7 +130,7 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 
 def _varying(shapes: Any) -> Any:
-    """Of all axes those of batch and length: [B, S], [B, S, D], [B, H, S, K]. Tracing the others takes minutes."""
+    """The axes of batch and length alone: [B, S], [B, S, D], [B, H, S, K]. Tracing all axes as free takes minutes."""
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
     if isinstance(shapes, dict):

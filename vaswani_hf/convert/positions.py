@@ -1,11 +1,11 @@
-"""How many positions a format gets that holds a table of them, where sinusoids go on for ever."""
+"""The number of positions in the table of a format that has one, while sinusoids go on for ever."""
 
 import math
 
 from transformers import PreTrainedModel
 
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
-from ..translation.translator import DEFAULT_MAX_LENGTH
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .comparison import Tokenizers
 
 # Section 6.1: an output may be so much longer than its input (tokens).

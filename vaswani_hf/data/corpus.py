@@ -14,7 +14,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.hub_errors import HubError, explained, patiently
+from ..checkpoint.hub import HubError, explained, with_retries
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.licenses import strictest
 from ..recipe.published import is_on_hub
@@ -106,10 +106,10 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
         raise ValueError(f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither.")
     try:
         with explained():
-            info = patiently(HfApi().dataset_info, dataset, revision=revision)
+            info = with_retries(HfApi().dataset_info, dataset, revision=revision)
             if info.gated:
                 # Everybody may see that a gated dataset exists.
-                patiently(HfApi().auth_check, dataset, repo_type="dataset")
+                with_retries(HfApi().auth_check, dataset, repo_type="dataset")
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None

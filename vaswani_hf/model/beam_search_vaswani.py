@@ -1,5 +1,8 @@
 """Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go on.
 
+Logits come from incremental_decoding_vaswani; settings and limits from generation_vaswani. This file travels with every
+checkpoint because `generate` searches with it.
+
 The rules are those of transformers: each step looks at twice as many candidates as there are beams, a candidate that
 ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
 without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the
@@ -35,7 +38,7 @@ class Candidates:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """What a summed log-probability is divided by.
+    """The divisor of a summed log-probability.
 
     Args:
         length (int or torch.Tensor): New tokens, `</s>` included.
@@ -128,7 +131,7 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
 
 
 class BeamSearch:
-    """The search for the translations of a batch of sentences.
+    """The search for the translations of a batch of sentences, all beams of all sentences at once (batched beams).
 
     Args:
         decoders (list): Decoders of one model, or of several whose probabilities are averaged.
@@ -163,8 +166,8 @@ class BeamSearch:
         self.fill = self._fill_value()
         self.num_beams = config.num_beams
         self.num_candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * self.num_beams
-        # What cannot be beaten by anything longer ends the search. transformers has that bound for "never" only, and
-        # otherwise a guess that is right where scores are not divided by the length.
+        # The search ends when nothing longer can win. transformers has that bound for "never" only, and otherwise a
+        # guess that is right where scores are not divided by the length.
         is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
         is_exact = config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
         self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
@@ -177,7 +180,7 @@ class BeamSearch:
         self._begin(prompt)
 
     def _fill_value(self) -> int:
-        """What follows the end, as in transformers: with beams, `</s>` where `<pad>` is 0."""
+        """The id that fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0."""
         pad, is_greedy = self.config._pad_token_tensor, self.config.num_beams == 1
         if pad is not None and (is_greedy or (int(pad) and self.eos is not None)):
             return int(pad)
@@ -214,9 +217,9 @@ class BeamSearch:
         """Search until nothing can change the results.
 
         Args:
-            logits (list): Of each decoder [B, 1 or K, V] float32, for the first new token.
-            others_go_on (Callable): Whether to take another step, asked with whether this search is over: where
-                several processes share a model, all take as many steps.
+            logits (list): [B, 1 or K, V] float32 of each decoder, for the first new token.
+            others_go_on (Callable): Says whether to take another step, and is told whether this search is over;
+                processes that share a model take equally many.
         """
         while others_go_on(self.is_over):
             if self.num_new > 0:
@@ -240,7 +243,7 @@ class BeamSearch:
             self.paths = paths[:, : self.num_beams]
             self.scores, self.parents = candidates.scores[:, : self.num_beams], candidates.parents[:, : self.num_beams]
         self.some_finished |= some_ended
-        # As long as nothing has finished anything may improve.
+        # Anything may improve as long as nothing has finished.
         if self.some_finished:
             self._close(ended)
             if not self.in_lock_step:
@@ -263,7 +266,7 @@ class BeamSearch:
         return log_probs
 
     def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
-        """What a processor or criterion says of these [N, K, ...]; it may count on rows staying where they were."""
+        """The result of a processor or criterion for these [N, K, ...]; rows stay where it has seen them before."""
         rows = []
         for values in arguments:
             full = values.new_zeros(len(self.limits), *values.shape[1:])
@@ -329,7 +332,7 @@ class BeamSearch:
     def _close(self, ended: torch.Tensor) -> None:
         """Close the sentences whose results cannot change any more."""
         finished = self.finished_scores[self.sentences]
-        # Nothing, where not as many as count have finished.
+        # The score of nothing, while fewer than count have finished.
         worst = finished[:, self.num_counted - 1]
         length: Any = self.num_new
         if self.config.length_penalty > 0:
@@ -347,7 +350,7 @@ class BeamSearch:
             self.is_over = not bool(self.is_open.any())
 
     def _leave(self) -> None:
-        """Let closed sentences go, once they are an eighth of all: taking them out costs a copy of the others."""
+        """Take out closed sentences, once they are an eighth of all: it costs a copy of the others."""
         staying = self.is_open.nonzero().squeeze(1)
         if self.is_over or 8 * len(staying) > 7 * len(self.sentences):
             return

@@ -1,4 +1,7 @@
-"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need"."""
+"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
+
+This file travels with every checkpoint because transformers reads config.json with it, and finds the other files by it.
+"""
 
 import difflib
 import os
@@ -9,11 +12,9 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
 
-from .repository_vaswani import AUTO_MAP, CUSTOM_PIPELINES
-
 logger = logging.get_logger(__name__)
 
-# What transformers, older transformers and PEFT store in a config.json beside the fields of its class.
+# Names that transformers, older transformers and PEFT store in a config.json beside the fields of its class.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan cross_attention_hidden_size
@@ -23,11 +24,58 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-
+# A saved config names the code that loads it where this package is not installed, with `trust_remote_code=True`.
+AUTO_MAP = {
+    "AutoConfig": "configuration_vaswani.VaswaniConfig",
+    "AutoModel": "modeling_vaswani.VaswaniModel",
+    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
+}
+CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": "pipeline_vaswani.TranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+}
 _MAPS = ("auto_map", "custom_pipelines")
 
-# Where a checkpoint with two vocabularies keeps the tokenizer of the target language.
+# The files that travel with a config, beside those that these import. transformers finds them by searching the text of
+# this file for import statements, within strings too; imported here they would be a circle.
+_TRAVELLING_FILES = """
+from .modeling_vaswani import VaswaniForSeq2SeqLM
+from .pipeline_vaswani import TranslationPipeline
+"""
+
+# The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
+
+# Settings of `generate` that the search of this package adds to those of transformers.
+ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+# All settings of decoding that the package names, with the values of those that neither a call nor a checkpoint sets.
+DECODING_SETTINGS: dict[str, Any] = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "early_stopping": False,
+    "length_penalty": 1.0,
+    "max_new_tokens": None,
+    "max_length": None,
+    "no_repeat_ngram_size": 0,
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    **dict.fromkeys(ADDED_SETTINGS),
+}
+# Those that a score depends on.
+SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+# The paper's search, Section 6.1.
+PAPER_SEARCH: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1,
+    "max_length_b": 50,
+}
 
 # The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
 PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
@@ -390,7 +438,7 @@ def _field_names() -> set[str]:
 
 
 def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
-    """What is no field, with the sentence that says so."""
+    """Names that are no fields, each with the sentence that says so."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     names = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {
@@ -406,7 +454,11 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
 
 
 __all__ = [
+    "ADDED_SETTINGS",
+    "DECODING_SETTINGS",
     "PACKAGE_PARTS",
+    "PAPER_SEARCH",
+    "SCORE_SETTINGS",
     "TARGET_FOLDER",
     "VaswaniConfig",
     "decoder_start_token_id",

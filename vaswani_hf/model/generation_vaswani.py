@@ -1,4 +1,6 @@
-"""`generate`: the arguments of transformers and the paper's search behind them.
+"""`generate`: the arguments of transformers, and our search behind them; the search itself is in beam_search_vaswani.
+
+This file travels with every checkpoint because `model.generate` is here.
 
 Fields of `generation_config` beside those of transformers; each is also an argument of `generate`:
 
@@ -9,48 +11,63 @@ Fields of `generation_config` beside those of transformers; each is also an argu
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
 
-Arguments of `generate` alone: `ensemble`, further models of the same vocabulary whose probabilities are averaged with
-this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains.
+Arguments of `generate` alone, which need the package: `ensemble`, further models of the same vocabulary whose
+probabilities are averaged with this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids)
+that its translation contains.
 """
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import EosTokenCriteria, GenerationMixin, MaxLengthCriteria, StoppingCriteria
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationMixin,
+    GenerationMode,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
+from .attention_vaswani import attention_masks
 from .beam_search_vaswani import BeamSearch
-from .constrained_search_vaswani import Phrases, PhraseSearch, check_phrases
+from .configuration_vaswani import decoder_start_token_id, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
 
-# What beams that leave can take with them.
+# Arguments that beams can take along when sentences leave; whoever gives others has all sentences to the end.
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
-
-# Settings of ours, with the test and the words that follow "must be"; None is always possible.
-_FIELDS: dict[str, tuple[Any, str]] = {
-    "length_penalty_type": (lambda value: value in ("gnmt", "power"), '"gnmt" or "power"'),
-    "max_length_a": (lambda value: _is_number(value), "a number of 0 or more (new tokens per source token)"),
-    "max_length_b": (
-        lambda value: _is_number(value) and value == int(value),
-        "an integer of 0 or more (new tokens)",
-    ),
-    "coverage_penalty": (lambda value: _is_number(value), "a number of 0 or more"),
+# Criteria that the search checks itself.
+_OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
+# Arguments of `generate` that are neither settings nor the model's.
+_ARGUMENTS = signature(GenerationMixin.generate).parameters.keys() - {
+    *("self", "inputs", "generation_config", "logits_processor", "stopping_criteria", "kwargs")
 }
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+# Fields of ours, with the test and the words that follow "must be"; None is always possible.
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "length_penalty_type": (lambda value: value in ("gnmt", "power"), '"gnmt" or "power"'),
+    "max_length_a": (_is_number, "a number of 0 or more (new tokens per source token)"),
+    "max_length_b": (lambda value: _is_number(value) and value == int(value), "an integer of 0 or more (new tokens)"),
+    "coverage_penalty": (_is_number, "a number of 0 or more"),
+}
 
 
 def validate_search_fields(config: GenerationConfig) -> None:
@@ -72,7 +89,7 @@ def validate_search_fields(config: GenerationConfig) -> None:
 
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
-    """What `max_length_a` and `max_length_b` allow.
+    """The limit of a sentence by `max_length_a` and `max_length_b`.
 
     Args:
         config (GenerationConfig): The settings.
@@ -86,16 +103,6 @@ def tokens_at_most(config: Any, source_length: int) -> int | None:
         return None
     # 0.29 * 100 is a little less than 29 to a computer.
     return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
-
-
-@dataclass
-class SearchInputs:
-    """What a call of `generate` gives to the search beside its generation config."""
-
-    num_beams: int = 1
-    ensemble: Sequence[Any] = ()
-    must_contain: Sequence[Sequence[Sequence[int]]] | None = None
-    has_own_cache: bool = False
 
 
 class SentenceLimitCriteria(StoppingCriteria):
@@ -112,344 +119,334 @@ class SentenceLimitCriteria(StoppingCriteria):
         self.lengths = lengths
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
-        """Which rows are as long as they may be.
-
-        Args:
-            input_ids (torch.Tensor): [B, T] int64.
-            scores (Any): Not needed.
-            **kwargs: Not needed.
-
-        Returns:
-            torch.Tensor: [B] bool.
-        """
         return self.lengths <= input_ids.shape[1]
 
 
 class VaswaniGeneration(GenerationMixin):
-    """Puts our search behind `generate`, keeps padding out of it, and the two vocabularies apart."""
+    """`generate` with our search behind it, limits for each sentence, and the two vocabularies kept apart."""
 
     config: Any
     generation_config: Any
 
     def save_pretrained(self, *args, **kwargs):
-        """Save the model, after a look at its generation settings.
-
-        Args:
-            *args: As transformers has them.
-            **kwargs: As transformers has them.
-
-        Raises:
-            ValueError: If a field of ours in `generation_config` is impossible.
-        """
+        """Save the model as transformers does, if its generation settings are possible."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in _FIELDS):
             # transformers reads no fields that it does not know from what it takes for a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
-    def _prepare_generation_config(self, generation_config, **kwargs):
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Translations of source tokens, as `GenerationMixin.generate` gives them.
+
+        Args:
+            inputs (torch.Tensor, optional): [B, S] int64, the source; also as `input_ids`, or else `inputs_embeds` or
+                `encoder_outputs`.
+            generation_config (GenerationConfig, optional): Settings; fields that it leaves unset are the model's.
+            logits_processor (LogitsProcessorList, optional): Further processors.
+            stopping_criteria (StoppingCriteriaList, optional): Further criteria.
+            **kwargs: `ensemble` and `must_contain`, see the head of this file; all other arguments and settings of
+                `GenerationMixin.generate`.
+
+        Returns:
+            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+
+        Raises:
+            ValueError: If a setting is impossible.
+        """
+        extras = {name: value for name in ("ensemble", "must_contain") if (value := kwargs.pop(name, None))}
+        arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
+        arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
+        if arguments.get("custom_generate") is not None:
+            return super().generate(inputs, generation_config, **arguments, **kwargs)
+        config, model_kwargs = self._settings(generation_config, kwargs)
+        source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
+        self._complete_masks(source, config, model_kwargs)
+        limits = self._limit_lengths(source, config, model_kwargs)
+        mode = config.get_generation_mode(arguments.get("assistant_model"))
+        is_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+        if not is_search and extras:
+            _refuse_sampling(next(iter(extras)), config, arguments)
+        if mode == GenerationMode.GREEDY_SEARCH and arguments.get("streamer") is None:
+            is_search = bool(extras) or not config.return_dict_in_generate
+        if is_search:
+            return self._generate_by_search(source, config, model_kwargs, limits, arguments, **extras)
+        arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *limits.criteria(config)])
+        return super().generate(source, config, **arguments, **model_kwargs)
+
+    def _settings(
+        self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+    ) -> tuple[GenerationConfig, dict[str, Any]]:
+        """The settings of a call, complete, and the model's arguments.
+
+        Raises:
+            ValueError: If a setting is impossible.
+        """
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
-        ensemble, must_contain = kwargs.pop("ensemble", None), kwargs.pop("must_contain", None)
-        config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
+        config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
+        for name in ("max_length", "min_length"):
+            # transformers has filled in its own defaults, which it would take for somebody's wish.
+            if all(getattr(settings, name, None) is None for settings in given):
+                setattr(config, name, None)
         for name, value in fields.items():
             setattr(config, name, value)
         validate_search_fields(config)
         if not isinstance(config.num_beams, int) or config.num_beams < 1:
             raise ValueError(f"`num_beams` must be a positive integer, but is {config.num_beams!r}.")
-        has_own_cache = model_kwargs.get("past_key_values") is not None
-        ensemble = () if ensemble is None else ensemble
-        search = SearchInputs(config.num_beams, ensemble, must_contain, has_own_cache)
-        if must_contain:
-            check_phrases(must_contain, config, self.config.decoder_vocab_size)
-            if has_own_cache:
-                raise ValueError("`must_contain` cannot be combined with `past_key_values`; leave one of them out.")
-        if search != SearchInputs():
-            # Its name keeps it from the encoder.
-            model_kwargs["decoder_search"] = search
+        # The config says these two.
+        model_kwargs = {
+            k: v for k, v in model_kwargs.items() if k not in ("output_attentions", "output_hidden_states")
+        }
         return config, model_kwargs
 
-    def _validate_model_kwargs(self, model_kwargs):
-        super()._validate_model_kwargs({k: value for k, value in model_kwargs.items() if k != "decoder_search"})
-
-    def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
-        inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+    def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+        """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
         # The decoder is handed no source tokens from which the mask could be inferred at each step.
-        given = model_kwargs.get("attention_mask") is not None or model_kwargs.get("encoder_outputs") is not None
-        mask = self._infer_source_mask(inputs) if name == "input_ids" and not given else None
+        given = any(model_kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
+        mask = None if given else self._infer_source_mask(source)
         if mask is not None:
             model_kwargs["attention_mask"] = mask.long()
-        return inputs, name, model_kwargs
-
-    def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
-        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)
+        prompt, start = model_kwargs.get("decoder_input_ids"), decoder_start_token_id(config)
+        if prompt is None:
+            return
+        mask = model_kwargs.get("decoder_attention_mask")
+        if start is not None:
+            column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)
+            if bool((prompt[:, :1] != column).all()):
+                prompt = torch.cat((column, prompt), dim=1)
+                mask = None if mask is None else torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
-        if model_kwargs.get("decoder_attention_mask") is None:
-            mask = self._infer_target_mask(input_ids)
-            if mask is not None:
-                model_kwargs["decoder_attention_mask"] = mask.long()
-        return input_ids, model_kwargs
+        mask = self._infer_target_mask(prompt) if mask is None else mask
+        model_kwargs["decoder_input_ids"] = prompt
+        if mask is not None:
+            model_kwargs["decoder_attention_mask"] = mask.long()
 
-    def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
-        search = model_kwargs.get("decoder_search")
-        if search is None or search.num_beams == 1:
-            return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
-        # The beams of a sentence have its source in common.
-        source = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
-        return input_ids, {**model_kwargs, **source}
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
-        search = model_kwargs.get("decoder_search")
-        is_dynamic = generation_config.cache_implementation in (None, "dynamic")
-        # The beams make their own cache, or the model does for them.
-        if search is None or search.num_beams == 1 or search.has_own_cache or not is_dynamic:
-            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-
-    def _prepare_generated_length(self, generation_config, has_default_max_length, **kwargs):
-        config, prompt_length = generation_config, kwargs["input_ids_length"]
-        names = ("max_length_a", "max_length_b")
-        has_no_length = (has_default_max_length or config.max_length is None) and config.max_new_tokens is None
-        if has_no_length and all(getattr(config, name, None) is None for name in names):
+    def _limit_lengths(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> "_Limits":
+        """The limits of the sentences; the largest of them is written into the config."""
+        has_no_length = config.max_length is None and config.max_new_tokens is None
+        if has_no_length and all(getattr(config, name, None) is None for name in ("max_length_a", "max_length_b")):
             config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
-        longest = self._sentence_limit(config, kwargs["inputs_tensor"].shape[1], prompt_length)
+        prompt, encoded = model_kwargs.get("decoder_input_ids"), model_kwargs.get("encoder_outputs")
+        prompt_length = 1 if prompt is None else prompt.shape[1]
+        tensors = (source, model_kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
+        source_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
+        is_learned = self.config.position_embedding == "learned"
+        positions = self.config.max_position_embeddings if is_learned else None
+        limits = _Limits(config, prompt_length, positions, model_kwargs.get("attention_mask"))
+        longest = limits.of(source_length)
         if longest is not None and has_no_length:
             config.max_new_tokens = longest
-        config = super()._prepare_generated_length(config, has_default_max_length=has_default_max_length, **kwargs)
-        if longest is not None:
+        elif longest is not None and config.max_new_tokens is not None:
+            config.max_new_tokens = min(config.max_new_tokens, longest)
+        elif longest is not None:
             config.max_length = min(config.max_length, prompt_length + longest)
-        return config
+        return limits
 
-    def _sentence_limit(self, config: GenerationConfig, source_length: int, prompt_length: int) -> int | None:
-        """The new tokens at most for a source of this length; None without limits of their own for sentences."""
-        limit = tokens_at_most(config, source_length)
-        if limit is not None and self.config.position_embedding == "learned":
-            # The last token is never read.
-            limit = min(limit, max(1, self.config.max_position_embeddings - prompt_length + 1))
-        return limit
-
-    def _limits(self, config: GenerationConfig, prompt: torch.Tensor, model_kwargs: dict[str, Any]) -> torch.Tensor:
-        """[B] int64: new tokens at most."""
-        most, prompt_length = config.max_length - prompt.shape[1], prompt.shape[1]
-        mask = model_kwargs.get("attention_mask")
-        if mask is None or self._sentence_limit(config, 1, prompt_length) is None:
-            # All sources are as long as the longest, whose limit `max_length` contains.
-            return torch.full((len(prompt),), most, device=prompt.device)
-        lengths = (mask != 0).sum(dim=1).tolist()
-        limits = [min(most, self._sentence_limit(config, length, prompt_length)) for length in lengths]
-        return torch.tensor(limits, device=prompt.device)
-
-    def _add_sentence_limits(self, criteria, config, input_ids, model_kwargs):
-        limits = self._limits(config, input_ids, model_kwargs) + input_ids.shape[1]
-        if bool((limits < config.max_length).any()):
-            criteria.append(SentenceLimitCriteria(limits))
-
-    def _beam_search(
+    def _generate_by_search(
         self,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        inputs_tensor=None,
-        decoder_search=None,
-        **kwargs,
-    ):
-        return self._search(
-            input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, decoder_search, kwargs
-        )
+        source: torch.Tensor | None,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        limits: "_Limits",
+        arguments: dict[str, Any],
+        ensemble: Any = None,
+        must_contain: Any = None,
+    ) -> Any:
+        """The result of `generate` by our search, between the preparations of transformers."""
+        encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
+        has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
+        in_step = _shares_weights(self) if in_step is None else in_step
+        constrained = package_part("constrained_search", "must_contain") if must_contain else None
+        if constrained:
+            constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
 
-    def _sample(
-        self,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        inputs_tensor=None,
-        decoder_search=None,
-        **kwargs,
-    ):
-        config, search = generation_config, decoder_search or SearchInputs()
-        is_plain_greedy = not (
-            config.do_sample
-            or config.return_dict_in_generate
-            or logits_processor
-            or "streamer" in kwargs
-            or any(not isinstance(criterion, (EosTokenCriteria, MaxLengthCriteria)) for criterion in stopping_criteria)
-        )
-        if search.ensemble or search.must_contain or is_plain_greedy:
-            _refuse_sampling(search, config, kwargs)
+        def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+            config = generation_config
+            # The beams of a sentence have its source in common.
+            kwargs |= {"encoder_outputs": encoded, "attention_mask": mask}
+            is_plain = not logits_processor and all(isinstance(one, _OWN_CRITERIA) for one in stopping_criteria)
+            if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
+                stopping_criteria += limits.criteria(config)
+                return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
-            config.early_stopping = True
-            return self._search(input_ids, logits_processor, stopping_criteria, config, inputs_tensor, search, kwargs)
-        self._add_sentence_limits(stopping_criteria, config, input_ids, kwargs)
-        return super()._sample(input_ids, logits_processor, stopping_criteria, config, **kwargs)
+            config.early_stopping = config.early_stopping if config.num_beams > 1 else True
+            task = SearchTask.of(self, input_ids, config, kwargs)
+            if ensemble:
+                package_part("ensembles", "ensemble").add(task, ensemble, source)
+            task.arguments = (limits.new_tokens(task.prompt, config), logits_processor, stopping_criteria)
+            task.in_lock_step |= in_step or has_own_cache
+            task.go_on = _others_go_on if in_step else task.go_on
+            found = task.run(config)
+            found = constrained.search_again(task, config, must_contain, found) if constrained else found
+            in_dict = config.return_dict_in_generate
+            return _as_transformers_returns(found, encoded) if in_dict else found.results()[0].clone()
 
-    def _assisted_decoding(
-        self,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        inputs_tensor=None,
-        decoder_search=None,
-        **kwargs,
-    ):
-        # transformers looks for `inputs_tensor`, the source for the assistant, in the signature.
-        self._add_sentence_limits(stopping_criteria, generation_config, input_ids, kwargs)
-        return super()._assisted_decoding(
-            input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=inputs_tensor, **kwargs
+        # transformers repeats this for each beam: it gets no features.
+        model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
+        return super().generate(source, config, **arguments, **model_kwargs, custom_generate=search)
+
+    def _encode(self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
+        """The encoder's outputs for the sentences of a call."""
+        embedded = model_kwargs.pop("inputs_embeds", None)
+        if model_kwargs.get("encoder_outputs") is not None:
+            return model_kwargs["encoder_outputs"]
+        if source is None and embedded is None:
+            source = torch.full((1, 1), config.bos_token_id, device=self.device)
+        return self.get_encoder()(
+            input_ids=source if embedded is None else None,
+            inputs_embeds=embedded,
+            attention_mask=model_kwargs.get("attention_mask"),
+            output_attentions=config.output_attentions,
+            output_hidden_states=config.output_hidden_states,
+            return_dict=True,
         )
 
-    def _search(self, input_ids, processors, criteria, config, source_ids, search, model_kwargs):
-        """What `generate` gives back, by our search."""
-        search = search or SearchInputs(config.num_beams)
-        synced_gpus = model_kwargs.pop("synced_gpus", False)
-        model_kwargs = {k: value for k, value in model_kwargs.items() if value is not None and k != "tokenizer"}
-        in_lock_step = bool(
-            config.return_dict_in_generate
-            or synced_gpus
-            or search.has_own_cache
-            or config.cache_implementation not in (None, "dynamic")
-            or model_kwargs.keys() - _INPUTS_OF_BEAMS
-        )
-        prompt, ensemble = input_ids[:: config.num_beams], _checked_ensemble(self, search.ensemble)
-        task = _Task(
-            models=[self, *ensemble],
-            inputs=[model_kwargs, *(_inputs_for(model, source_ids, model_kwargs) for model in ensemble)],
-            prompt=prompt,
-            source_mask=model_kwargs.get("attention_mask"),
-            arguments=(self._limits(config, prompt, model_kwargs), processors, criteria),
-            in_lock_step=in_lock_step,
-            go_on=lambda is_over: self._has_unfinished_sequences(is_over, synced_gpus, device=input_ids.device),
-        )
-        found = task.run_with_phrases(config, search.must_contain) if search.must_contain else task.run(config)
-        if config.return_dict_in_generate:
-            return _as_transformers_returns(found, model_kwargs["encoder_outputs"])
-        return found.results()[0].clone()
-
-    def _fits_a_tree(self) -> bool:
-        """Whether nothing asks for the model's own forward: no compiled or replaced one, no hooks, no shares."""
-        is_untouched = not any(
-            "forward" in vars(module)
-            or module._compiled_call_impl is not None
-            or module._forward_hooks
-            or module._forward_pre_hooks
-            for module in (self, self.model, self.get_decoder())
-        )
-        return is_untouched and self.config._attn_implementation in ("sdpa", "eager") and self._tp_size in (None, 1)
+    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
+        """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
+        attentions = [layer.self_attn for layer in self.get_decoder().layers]
+        if any(attention.neighbourhood is not None for attention in attentions):
+            return attention_mask
+        return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
 
     def compute_transition_scores(self, *args, **kwargs):
-        """Log-probabilities of the tokens of generated sequences, as transformers defines them.
-
-        Args:
-            *args: As transformers has them.
-            **kwargs: As transformers has them.
-
-        Returns:
-            torch.Tensor: [B, T] float32.
-        """
-        # transformers takes the number of classes from `vocab_size`, which is the source's.
-        config = self.config
-        self.config = copy.copy(config)
-        self.config.share_encoder_decoder_embeddings = False
-        self.config.vocab_size = config.decoder_vocab_size
-        try:
-            return super().compute_transition_scores(*args, **kwargs)
-        finally:
-            self.config = config
+        # transformers takes the number of classes from `vocab_size`, which is the source's, and nothing else from us.
+        target = SimpleNamespace(vocab_size=self.config.decoder_vocab_size)
+        model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: target))
+        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)  # type: ignore[arg-type]
 
 
-def _checked_ensemble(model: Any, others: Sequence[Any]) -> Sequence[Any]:
-    if not isinstance(others, (list, tuple)) or not all(isinstance(other, GenerationMixin) for other in others):
-        raise ValueError(f"`ensemble` must be a list of models, but is {type(others).__name__} of something else.")
-    for number, other in enumerate(others):
-        for name in ("vocab_size", "decoder_vocab_size", "decoder_start_token_id", "eos_token_id", "pad_token_id"):
-            own, foreign = getattr(model.config, name), getattr(other.config, name, None)
-            if own != foreign:
-                raise ValueError(
-                    f"`ensemble` must be models of one vocabulary, but `{name}` is {foreign!r} in ensemble[{number}] "
-                    f"and {own!r} in the model that generates."
-                )
-    return others
+@dataclass(frozen=True)
+class _Limits:
+    """The numbers of tokens that the sentences of a call may get.
+
+    Attributes:
+        config: Its `max_length_a` and `max_length_b` are the limits.
+        prompt_length: Target tokens at the start (P).
+        positions: Positions of a learned table, else None.
+        mask: [B, S] source mask, where there is padding.
+    """
+
+    config: GenerationConfig
+    prompt_length: int
+    positions: int | None
+    mask: torch.Tensor | None
+
+    def of(self, source_length: int) -> int | None:
+        """New tokens at most for a source of this length; None where sentences have no limits of their own."""
+        limit = tokens_at_most(self.config, source_length)
+        if limit is not None and self.positions is not None:
+            # The last token is never read.
+            limit = min(limit, max(1, self.positions - self.prompt_length + 1))
+        return limit
+
+    def _each(self) -> list[int]:
+        """The limit of each sentence; nothing where all sources are as long as the longest, or none has a limit."""
+        lengths = [] if self.mask is None or self.of(1) is None else (self.mask != 0).sum(dim=1).tolist()
+        return [self.of(length) or 1 for length in lengths]
+
+    def new_tokens(self, prompt: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
+        """[B] int64: new tokens at most, for prompts [B, P]."""
+        most = config.max_length - prompt.shape[1]
+        return torch.tensor([min(most, own) for own in self._each()] or [most] * len(prompt), device=prompt.device)
+
+    def criteria(self, config: GenerationConfig) -> list[StoppingCriteria]:
+        """The criterion that ends each row at its own limit, where there is one."""
+        rows, limits = max(config.num_beams, config.num_return_sequences), self._each()
+        lengths = [self.prompt_length + limit for limit in limits for _ in range(rows)]
+        return [SentenceLimitCriteria(torch.tensor(lengths, device=self.mask.device))] if limits else []  # type: ignore[union-attr]
+
+
+def _shares_weights(model: Any) -> bool:
+    """Several processes hold shares of one model, so that all must take equally many steps."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
+
+
+def _others_go_on(is_over: torch.Tensor) -> bool:
+    torch.distributed.all_reduce(is_over, torch.distributed.ReduceOp.MIN)
+    return not bool(is_over)
 
 
 @dataclass
-class _Task:
+class SearchTask:
     """A batch to be searched.
 
     Attributes:
         models: The one that generates and those of its ensemble.
-        inputs: Of each model what it takes, for all B sentences.
+        inputs: For each model its arguments, for all B sentences.
         prompt: [B, P] int64.
-        source_mask: [B, S], where there is padding.
-        arguments: Limits [B], processors and criteria.
         in_lock_step: Whether all sentences stay to the end.
-        go_on: Whether processes that share the model go on, asked with whether this search is over.
+        arguments: Limits [B], processors and criteria.
+        go_on: Whether to take another step, asked with an int32 tensor: 1 where this search is over.
     """
 
     models: list[Any]
     inputs: list[dict[str, Any]]
     prompt: torch.Tensor
-    source_mask: torch.Tensor | None
-    arguments: tuple
     in_lock_step: bool
-    go_on: Callable[[bool], bool]
+    arguments: tuple = ()
+    go_on: Callable[[Any], bool] | None = None
+
+    @classmethod
+    def of(cls, model: Any, input_ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> "SearchTask":
+        """The task of a call with rows [B * K, P], yet without its arguments."""
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        in_lock_step = bool(
+            config.return_dict_in_generate
+            or config.cache_implementation not in (None, "dynamic")
+            or kwargs.keys() - _INPUTS_OF_BEAMS
+        )
+        return cls([model], [kwargs], input_ids[:: config.num_beams], in_lock_step)
 
     def run(
         self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None
     ) -> Any:
-        """The search when it is over: of all sentences, or of those that are kept [N]."""
+        """The search when it is over.
+
+        Args:
+            config (GenerationConfig): The settings.
+            search_class (Callable): Makes the search.
+            kept (torch.Tensor, optional): [N] int64, the sentences to search; all by default.
+
+        Returns:
+            BeamSearch: With results.
+        """
         sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
         inputs = self.inputs if kept is None else [_selected(old, kept, self.prompt, config) for old in self.inputs]
         decoders: list[Any] = []
         for model, kwargs in zip(self.models, inputs, strict=True):
             in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
-            decoders.append(
-                (RowDecoder if in_rows or not model._fits_a_tree() else TreeDecoder)(model, config, kwargs)
-            )
-        search = search_class(
-            decoders, self.prompt, sentences, config, *self.arguments, self.source_mask, self.in_lock_step
-        )
-        # Without the bookkeeping of autograd; in what others may have put into the model it could break something.
-        is_our_own = not search.processors and all(getattr(decoder, "fast_layers", None) for decoder in decoders)
-        with torch.inference_mode() if is_our_own else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self.go_on)
+            decoder_class = RowDecoder if in_rows or not model.decodes_trees else TreeDecoder
+            decoders.append(decoder_class(model, config, kwargs))
+        mask = self.inputs[0].get("attention_mask")
+        search = search_class(decoders, self.prompt, sentences, config, *self.arguments, mask, self.in_lock_step)
+        # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
+        is_direct = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
+        with torch.inference_mode() if is_direct else nullcontext():
+            search.run([decoder.start(input_ids) for decoder in decoders], self._goes_on)
         return search
 
-    def run_with_phrases(self, config: GenerationConfig, must_contain: Sequence[Sequence[Sequence[int]]]) -> Any:
-        """The search for translations that contain phrases, which most contain by themselves.
-
-        Raises:
-            ValueError: If there are not as many lists of phrases as sentences.
-        """
-        if len(must_contain) != len(self.prompt):
-            raise ValueError(
-                f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
-                f"{len(self.prompt)} sentences."
-            )
-        phrases = [Phrases(of_sentence or ()) for of_sentence in must_contain]
-        search = self.run(config)
-        found = search.results()[0].view(len(phrases), config.num_return_sequences, -1).tolist()
-        lacking = [i for i, wanted in enumerate(phrases) if not all(map(wanted.are_in, found[i]))]
-        if not lacking:
-            return search
-        grid = copy.copy(config)
-        grid.num_beams = config.num_beams * (1 + max(phrases[i].length for i in lacking))
-        if self.in_lock_step:
-            # What is asked for of each step is of all sentences; those that lack nothing are searched as before.
-            phrases = [wanted if i in lacking else Phrases([]) for i, wanted in enumerate(phrases)]
-        kept = range(len(phrases)) if self.in_lock_step else lacking
-        search_class = partial(PhraseSearch, phrases, config.num_beams)
-        other = self.run(grid, search_class, torch.tensor(kept, device=self.prompt.device))
-        if not self.in_lock_step:
-            other.take_over(search)
-        return other
+    def _goes_on(self, is_over: bool) -> bool:
+        if self.go_on is None:
+            return not is_over
+        return self.go_on(torch.tensor(int(is_over), dtype=torch.int32, device=self.prompt.device))
 
 
 def _selected(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """What a model takes for some sentences with another number of beams."""
+    """The arguments of a model for some sentences with another number of beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:
@@ -461,26 +458,11 @@ def _selected(
     return selected
 
 
-def _inputs_for(model: Any, source_ids: torch.Tensor | None, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a further model of an ensemble takes.
-
-    Raises:
-        ValueError: If there are no source tokens.
-    """
-    if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
-        raise ValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
-    names = ("attention_mask", "decoder_attention_mask", "use_cache")
-    kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
-    encoder_outputs = model.get_encoder()(source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True)
-    return {**kwargs, "encoder_outputs": encoder_outputs}
-
-
-def _refuse_sampling(search: SearchInputs, config: GenerationConfig, kwargs: dict[str, Any]) -> None:
-    for name in ("do_sample", "streamer"):
-        if getattr(config, name, None) or kwargs.get(name) is not None:
+def _refuse_sampling(name: str, config: GenerationConfig, arguments: dict[str, Any]) -> None:
+    for sampling in ("do_sample", "streamer"):
+        if getattr(config, sampling, None) or arguments.get(sampling) is not None:
             raise ValueError(
-                f"`{'ensemble' if search.ensemble else 'must_contain'}` needs a search, but `{name}` is given; leave it "
-                "out or set `num_beams` above 1."
+                f"`{name}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
             )
 
 

@@ -1,20 +1,21 @@
-"""The layers of the Transformer of Vaswani et al. 2017: positions, attention, feed-forward, residuals.
+"""The layers of the Transformer of Vaswani et al. 2017 around its attention: positions, feed-forward, residuals.
+
+This file travels with every checkpoint because encoder and decoder are made of these layers.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, H heads, D model width, K key width per head.
+B batch, S source length, T target length, D model width; in the search N sentences.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
+from .attention_vaswani import AttentionStep, AttentionWatch, VaswaniAttention, is_untouched
 from .configuration_vaswani import VaswaniConfig
 
 
@@ -60,27 +61,6 @@ class VaswaniLearnedPositions(nn.Embedding):
         return super().forward(position_ids)
 
 
-def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask that the padding tokens imply.
-
-    Args:
-        input_ids (torch.Tensor): [B, S] int64.
-        pad_token_id (int): The id of `<pad>`.
-        shared_with (str, optional): "end" where `</s>` has the same id, so that the first one after a token is no
-            padding; "start" where the decoder's start has the same id, so that the last one before a token is none.
-
-    Returns:
-        torch.Tensor: [B, S] bool, True for real tokens.
-    """
-    mask = input_ids != pad_token_id
-    if shared_with == "end":
-        mask[:, 1:] |= mask[:, :-1].clone()
-    elif shared_with == "start":
-        mask[:, :-1] |= mask[:, 1:].clone()
-        mask[:, :1] |= ~mask.any(dim=1, keepdim=True)
-    return mask
-
-
 def require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> None:
     """Refuse no input, and two.
 
@@ -97,161 +77,8 @@ def require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
         raise ValueError(f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}.")
 
 
-def positions_of(
-    attention_mask: torch.Tensor | None,
-    states: torch.Tensor,
-    past_length: torch.Tensor | int = 0,
-    is_causal: bool = False,
-) -> torch.Tensor:
-    """Positions that count real tokens only: the first real token of each row has position 0.
-
-    Args:
-        attention_mask (torch.Tensor, optional): [B, S] with the cached tokens, nonzero for real ones; or a causal mask
-            [B, 1, T, S], bool or added to the scores, as `generate` makes one for a static cache. With any other mask
-            all tokens count.
-        states (torch.Tensor): [B, T, D], the embedded tokens.
-        past_length (torch.Tensor or int): Tokens before these, where all count.
-        is_causal (bool): Whether a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
-
-    Returns:
-        torch.Tensor: [B or 1, T] int64; 0 for padding before the first token.
-    """
-    length = states.shape[1]
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
-        return (attention_mask.bool().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
-    if isinstance(attention_mask, torch.Tensor) and is_causal:
-        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask.eq(0)
-        return (visible[:, 0].sum(dim=-1) - 1).clamp(min=0)
-    return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention(Q, K, V) = softmax(QK^T / sqrt(d_k)) V, Section 3.2.1, Eq. (1).
-
-    Args:
-        module (nn.Module): The attention that asks.
-        query (torch.Tensor): [B, H, T, K] float.
-        key (torch.Tensor): [B, H, S, K] float.
-        value (torch.Tensor): [B, H, S, d_v] float.
-        attention_mask (torch.Tensor, optional): Added to the scores: broadcastable to [B, H, T, S].
-        scaling (float): 1 / sqrt(d_k).
-        dropout (float): Rate on the weights.
-        **kwargs: Ignored; other implementations take more.
-
-    Returns:
-        tuple: The values [B, T, H, d_v] and the weights [B, H, T, S].
-    """
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
-class VaswaniAttention(nn.Module):
-    """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
-
-    def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
-        self.d_k = config.d_k or config.d_model // num_heads
-        self.d_v = config.d_v or config.d_model // num_heads
-        self.scaling = self.d_k**-0.5
-        self.attention_dropout = config.attention_dropout
-        bias = config.attention_bias
-        self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
-        self.k_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
-        self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=bias)
-        self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=bias)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from each position to those that the mask allows.
-
-        Args:
-            hidden_states (torch.Tensor): [B, T, D] float, where the queries come from.
-            key_value_states (torch.Tensor, optional): [B, S, D] float, the encoder's output in cross-attention; [B/K,
-                S, D] where every K rows, the beams of a sentence, have one source in common.
-            past_key_values (Cache, optional): Keys and values of earlier calls.
-            attention_mask (torch.Tensor, optional): The mask that the attention implementation takes.
-            **kwargs: Passed on to the attention implementation.
-
-        Returns:
-            tuple: [B, T, D] float, and the weights [B, H, T, S] where the implementation gives them.
-        """
-        batch_shape = hidden_states.shape[:-1]
-        query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
-        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        if key.shape[0] != query.shape[0]:
-            # Beams attend to their common source as positions of one row.
-            query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
-            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
-                attention_mask = attention_mask.repeat(1, 1, query.shape[2] // attention_mask.shape[2], 1)
-        implementation = self.config._attn_implementation
-        # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
-        pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
-        if pad > 0:
-            value = nn.functional.pad(value, (0, pad))
-        elif pad < 0:
-            query, key = nn.functional.pad(query, (0, -pad)), nn.functional.pad(key, (0, -pad))
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        output, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
-        output = output[..., : self.d_v].reshape(*batch_shape, -1)
-        if weights is not None and len(weights) != batch_shape[0]:
-            weights = weights.unflatten(2, (-1, batch_shape[1])).transpose(1, 2).flatten(0, 1)
-        return self.out_proj(output), weights
-
-    def _keys_and_values(
-        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [B, H, S, K] and values [B, H, S, d_v]: from the cache, from these states, or both."""
-        # A cache that is no pair holds the decoder's own keys and values only.
-        cache = past_key_values if key_value_states is None else None
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
-            if key_value_states is not None:
-                cache = past_key_values.cross_attention_cache
-                if past_key_values.is_updated.get(self.layer_idx):
-                    layer: Any = cache.layers[self.layer_idx]
-                    return layer.keys, layer.values
-                past_key_values.is_updated[self.layer_idx] = True
-        states = hidden_states if key_value_states is None else key_value_states
-        key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
-        value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-        return key, value
-
-
 class VaswaniLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: residual connections and the feed-forward network."""
+    """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward network."""
 
     def __init__(self, config: VaswaniConfig, num_heads: int, ffn_dim: int, layer_idx: int, is_decoder: bool):
         super().__init__()
@@ -313,6 +140,23 @@ class VaswaniDecoderLayer(VaswaniLayer):
         self.encoder_attn = VaswaniAttention(config, config.decoder_attention_heads, layer_idx)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
+    @property
+    def may_step(self) -> bool:
+        """`DecoderLayerStep` may take the place of `forward`.
+
+        False for a class of its own, unless it says otherwise, and where something was put around or in place of a part.
+        """
+        parts = {
+            nn.Linear: (self.fc1, self.fc2),
+            nn.LayerNorm: (self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm),
+            type(self.activation_fn): (self.activation_fn,),
+        }
+        is_whole = all(
+            type(part) is kind and is_untouched(part) for kind, of_kind in parts.items() for part in of_kind
+        )
+        is_own = all(getattr(type(self), name) is own for name, own in _DECLARED.items()) and is_untouched(self)
+        return is_whole and is_own and self.self_attn.may_step and self.encoder_attn.may_step
+
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -354,15 +198,53 @@ class VaswaniDecoderLayer(VaswaniLayer):
         return self._add_and_norm(hidden_states, self._feed_forward, self.final_layer_norm)
 
 
-def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """How transformers splits a stack over devices: by classes, by heads and by inner features.
+# The step is declared for these very functions, so that whatever replaces one of them is computed the long way.
+_DECLARED = {name: getattr(VaswaniDecoderLayer, name) for name in ("forward", "_add_and_norm", "_feed_forward")}
+
+
+class DecoderLayerStep:
+    """A decoder layer for decoding steps: its forward without calls of modules.
+
+    With few beams these calls take longer than the work. For layers that declare `may_step`, in eval mode.
 
     Args:
-        *attentions (str): Names of the attentions in a layer.
-
-    Returns:
-        dict: The way of splitting, by the name of the projection in the stack.
+        layer (VaswaniDecoderLayer): The layer.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
     """
+
+    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
+        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
+        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True)
+        self.fc1, self.fc2 = ((projection.weight, projection.bias) for projection in (layer.fc1, layer.fc2))
+        self.norms = [
+            (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+            for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
+        ]
+        self.activation_fn, self.pre_norm = layer.activation_fn, layer.pre_norm
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+        watch: AttentionWatch | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
+        linear, norm, (first, second, last) = nn.functional.linear, torch.layer_norm, self.norms
+        if self.pre_norm:
+            states = self.self_attn(norm(states, *first), shape, mask).add_(states)
+            states = self.encoder_attn(norm(states, *second), shape, source_mask, watch).add_(states)
+            inner = self.activation_fn(linear(norm(states, *last), *self.fc1))
+            return linear(inner, *self.fc2).add_(states)
+        states = norm(self.self_attn(states, shape, mask).add_(states), *first)
+        states = norm(self.encoder_attn(states, shape, source_mask, watch).add_(states), *second)
+        inner = self.activation_fn(linear(states, *self.fc1))
+        return norm(linear(inner, *self.fc2).add_(states), *last)
+
+
+def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
+    """The plan by which transformers splits a stack with these attentions: by classes, heads and inner features."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         plan |= {f"layers.*.{name}.{projection}": "colwise" for projection in ("q_proj", "k_proj", "v_proj")}

@@ -1,5 +1,7 @@
 """The training loss: label-smoothed cross-entropy (Section 5.4), also without holding the logits of the whole batch.
 
+This file travels with every checkpoint because `forward` with labels computes it.
+
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
 
 Both forms of label smoothing are, with z the logits, a sum of three terms per token:
@@ -118,7 +120,7 @@ def _chunk_loss(
     """Summed loss of [N, V] logits and its gradient, which overwrites them: softmax minus target distribution."""
     gold, other = target
     index = labels.unsqueeze(-1)
-    # In place throughout: passes over the logits are what this costs beside the products.
+    # All is done in place: beside the products, passes over the logits are the cost.
     logits -= logits.amax(dim=-1, keepdim=True)
     loss = (other - gold) * logits.gather(-1, index).sum()
     if other:

@@ -1,5 +1,7 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
 
+This file travels with every checkpoint because it is the model.
+
 Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes:
 B batch, S source length, T target length, D model width, V target vocabulary.
 
@@ -16,7 +18,6 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -29,21 +30,25 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_vaswani import VaswaniConfig
+from .attention_vaswani import (
+    VaswaniAttention,
+    attention_masks,
+    infer_mask,
+    is_untouched,
+    positions_of,
+)
+from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
 from .layers_vaswani import (
-    VaswaniAttention,
     VaswaniDecoderLayer,
     VaswaniEncoderLayer,
     VaswaniLearnedPositions,
-    infer_mask,
-    positions_of,
     require_one,
     sinusoids,
     tensor_parallel_plan,
 )
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
-from .repository_vaswani import FromRepository
+from .pretrained_vaswani import FromRepository
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
@@ -87,14 +92,6 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Names of tied weights, {copy: source}, as this model's config ties them.
-
-        Args:
-            all_submodels (bool): Also those of the models inside this one.
-
-        Returns:
-            dict: Full parameter names.
-        """
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
         # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
         if all_submodels:
@@ -104,15 +101,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the target vocabulary of a model with two vocabularies, and the output projection where there is one.
+        """Resize the target vocabulary of a model with two vocabularies, as `resize_token_embeddings` does the source's.
 
-        Args:
-            new_num_tokens (int): Classes of the target vocabulary.
-            pad_to_multiple_of (int, optional): Round the number up to a multiple of this.
-            mean_resizing (bool): Draw new rows around the mean of the old ones, as `resize_token_embeddings` does.
-
-        Returns:
-            nn.Embedding: The target embedding.
+        The output projection, where there is one, is resized too; the target embedding is given back.
 
         Raises:
             ValueError: If source and target share one embedding.
@@ -147,32 +138,20 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5.
-
-        Args:
-            position_ids (torch.Tensor): [B or 1, T] int64, from 0.
-        """
+        """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5, for positions [B or 1, T] from 0."""
         if self.config.position_embedding == "learned":
             return self.embed_positions(position_ids)
         return sinusoids(position_ids, self.config.d_model)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4.
-
-        Args:
-            inputs_embeds (torch.Tensor): [B, T, D] float, before the scaling.
-            position_states (torch.Tensor): [B or 1, T, D] float.
-
-        Returns:
-            torch.Tensor: [B, T, D] float, what the first layer takes.
-        """
+        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4: [B, T, D], for the first layer."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
     def _padding_is_end(self) -> bool:
-        """Whether `<pad>` and `</s>` are one class."""
-        eos = self.config.eos_token_id
-        return self.config.pad_token_id in (eos if isinstance(eos, (list, tuple)) else [eos])
+        """`<pad>` and `</s>` are one class."""
+        pad = self.config.pad_token_id
+        return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
         if input_ids is None or self.config.pad_token_id is None:
@@ -220,11 +199,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
     ) -> BaseModelOutput:
         """Encode the source.
 
-        Args:
-            input_ids (torch.Tensor, optional): [B, S] int64.
-            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
-            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
 
         Returns:
             BaseModelOutput: `last_hidden_state` [B, S, D], and what was asked to be recorded.
@@ -239,11 +214,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        attention_mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
-        )
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        masks = attention_masks([layer.self_attn for layer in self.layers], inputs_embeds, attention_mask)
+        for layer, mask in zip(self.layers, masks, strict=True):
+            hidden_states = layer(hidden_states, mask, **kwargs)
         if self.config.norm_position == "pre":
             hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -310,27 +283,20 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        is_pair = isinstance(past_key_values, EncoderDecoderCache)
-        causal_mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values.self_attention_cache if is_pair else past_key_values,
-        )
+        attentions = [layer.self_attn for layer in self.layers]
+        masks = attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)
+        source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
-            encoder_attention_mask = create_bidirectional_mask(
-                config=self.config,
-                # The beams of a sentence may have one source in common: a mask for each source.
-                inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
-                attention_mask=encoder_attention_mask,
-                encoder_hidden_states=encoder_hidden_states,
+            attentions = [layer.encoder_attn for layer in self.layers]
+            source_masks = attention_masks(
+                attentions, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
-        for layer in self.layers:
+        for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             hidden_states = layer(
                 hidden_states,
-                causal_mask,
+                mask,
                 encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
+                encoder_attention_mask=source_mask,
                 past_key_values=past_key_values,
                 **kwargs,
             )
@@ -359,15 +325,10 @@ class VaswaniModel(VaswaniPreTrainedModel):
             self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
-        """The source embedding, which is the target's too where they are shared."""
+        # It is the target's too, where they are shared.
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the source embedding, and the target's where they are shared.
-
-        Args:
-            value (nn.Module): An embedding of width D.
-        """
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
@@ -389,17 +350,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """Encode the source, or take it encoded, and decode the target as far as it is given.
 
-        Args:
-            input_ids (torch.Tensor, optional): [B, S] int64.
-            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
-            decoder_input_ids (torch.Tensor, optional): [B, T] int64; with a cache only the tokens it does not hold.
-            decoder_attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend.
-            encoder_outputs (tuple or BaseModelOutput, optional): What the encoder gave, in place of the source.
-            past_key_values (Cache, optional): Keys and values of earlier calls.
-            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
-            decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
-            use_cache (bool, optional): Give back a cache; `config.use_cache` by default.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
 
         Returns:
             Seq2SeqModelOutput: `last_hidden_state` [B, T, D] of the decoder, the cache, what was recorded.
@@ -503,7 +454,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
             decoder_input_ids (torch.Tensor, optional): [B, T] int64; made from `labels` if not given.
             decoder_attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend.
-            encoder_outputs (tuple or BaseModelOutput, optional): What the encoder gave, in place of the source.
+            encoder_outputs (tuple or BaseModelOutput, optional): The encoded source, in place of the source.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
             decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
@@ -541,11 +492,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits [B, T, V] of the next target token, where that of `<pad>` is so low that its probability is 0.
-
-        Args:
-            hidden_states (torch.Tensor): [B, T, D] float, the decoder's output.
-        """
+        """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
         return self._loss_and_logits(hidden_states, None, None, None)[1]
 
     def _loss_and_logits(
@@ -591,9 +538,29 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         mask = self._infer_source_mask(labels)
         return labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
 
+    @property
+    def decodes_trees(self) -> bool:
+        """`TreeDecoder` may take the place of `forward` while searching.
+
+        False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
+        of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
+        """
+        forwards = {self: VaswaniForSeq2SeqLM, self.model: VaswaniModel, self.get_decoder(): VaswaniDecoder}
+        own = all(
+            type(module).forward is _DECLARED[kind] and is_untouched(module) and module._compiled_call_impl is None
+            for module, kind in forwards.items()
+        )
+        attentions = [a for layer in self.get_decoder().layers for a in (layer.self_attn, layer.encoder_attn)]
+        kinds = {attention.implementation for attention in attentions}
+        return own and kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
+
     def _has_plain_head(self) -> bool:
-        """Whether the output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
+        """The output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
         return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
+
+
+# The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
+_DECLARED = {kind: kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
 
 
 __all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]

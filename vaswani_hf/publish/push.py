@@ -1,10 +1,10 @@
-"""Pushing a finished checkpoint to the Hub in one commit, and checking what arrives when it is downloaded."""
+"""Pushing a finished checkpoint: one commit, downloaded again and compared. A run on its way: during_training.py."""
 
 import filecmp
 import json
+import os
 import re
-import sys
-import warnings
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -15,41 +15,52 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
 from transformers import GenerationConfig
 
-from ..checkpoint.hub_errors import HubError, explained, has_token, patiently, sentence_of
-from ..checkpoint.loading import FILES, TOKENIZER_FILES, load_model, weight_files
-from ..checkpoint.tokenizers import TARGET_FOLDER, load_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
+from ..checkpoint.files import (
+    CARD_FILE,
+    CHECKPOINT_FILES,
+    CURVE_FILE,
+    GENERATION_FILE,
+    RECIPE_FILE,
+    RECORD_FILES,
+    TOKENIZER_FILES,
+    weight_files,
+)
+from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
+from ..checkpoint.loading import load_model
+from ..checkpoint.tokenizers import load_tokenizers
+from ..model.configuration_vaswani import TARGET_FOLDER, VaswaniConfig
+from ..model.pretrained_vaswani import FromRepository
 from ..translation.translator import Translator
-from .model_card import check_card, model_card, read_card
-from .record import CARD_FILE, CURVE_FILE, RECIPE_FILE, published_yaml
+from .model_card import check_card, model_card
+from .record import published_yaml
 
-# What an earlier push has left in the repository goes with the commit that does not have it any more.
-OURS = (*FILES, "*_vaswani.py", RECIPE_FILE, CURVE_FILE)
-# What names of branches and tags cannot have, as git has it, and what looks like a commit or another kind of ref.
-_NO_REF = re.compile(r"^[./-]|\.\.|//|/\.|[\s~^:?*\[\\\x00-\x1f\x7f]|@\{|(\.|/|\.lock)$|^@$|^refs/|^[0-9a-f]{40}$")
-# Where machines keep the files of their users.
+# The files of an earlier push that a commit deletes if it has them no more.
+OURS = (*CHECKPOINT_FILES, "*_vaswani.py", RECIPE_FILE, CURVE_FILE)
+# Names that git does not allow for branches and tags, and those of commits and other kinds of refs.
+_NO_REF = re.compile(r"^[./-]|\.\.|//|/\.|[\s~^:?*\[\\\x00-\x1f\x7f]|@\{|(\.|/|\.lock)$|^@?$|^refs/|^[0-9a-f]{40}$")
+# Folders in which machines keep the files of their users.
 _ANY_LOCAL_PATH = re.compile(
     r"(?<![\w.:/-])(/(?:home|Users|root|mnt|media|tmp|scratch|data|work|workspace|opt|srv|var)/[\w.-]+|[A-Z]:\\+Users)"
 )
-# Where a tokenizer was loaded from.
+# Settings of a tokenizer that tell where it was loaded from.
 _PLACES_OF_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a checkpoint is pushed to.
+    """A place on the Hub to push to.
 
     Attributes:
         repo_id (str): user/name.
-        private (bool): Whether the repository is made as a private one; it is refused for one that is there and public.
+        private (bool): Make the repository as a private one; it is refused for one that is there and public.
         revision (str, optional): A branch, which is made from main if there is none, or refs/pr/N; main by default.
-        create_pr (bool): Whether to open a pull request instead of changing main.
+        create_pr (bool): Open a pull request instead of changing main.
         tag (str, optional): The name of a new tag for the commit.
         token (str or bool, optional): By default the one that is in HF_TOKEN or stored by `hf auth login`.
     """
@@ -63,7 +74,7 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """Whether the commit goes to a pull request, which is open to people who may not write."""
+        """A commit to a pull request, which is open to people who may not write."""
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
@@ -78,8 +89,8 @@ def push_checkpoint(
 ) -> str:
     """Push a checkpoint in one commit, download it again, and compare the two.
 
-    The repository is made if there is none. What can be refused is refused before anything is made or uploaded; a push
-    that fails leaves the branch as it was and can be run again. The folder is only read.
+    The repository is made if there is none. Everything is refused before anything is made or uploaded; a push that
+    fails leaves the branch as it was and can be run again. The folder is only read.
 
     Args:
         folder (str or Path): A checkpoint as `vaswani train` or `save_pretrained` leaves it, with its tokenizers. Its
@@ -102,101 +113,98 @@ def push_checkpoint(
         expected = _outputs(Path(folder))
         to = check_destination(to)
         files = repository_files(folder, to.repo_id, license=license, base_model=base_model)
-        _validate_card(files[CARD_FILE], to.token)
+        with_retries(_validate_card, files[CARD_FILE], to.token)
         commit, is_new = commit_files(to, files, commit_message or "Push a checkpoint of vaswani_hf")
         url = commit.pr_url or commit.commit_url
-        nothing = (
-            "no pull request was opened: nothing has changed since" if to.create_pr else "nothing has changed since"
-        )
-        print(f"{'pushed to' if is_new else nothing} {url}", flush=True)
-        with _standing_commit(url):
-            _check_arrived(to, commit, files, expected)
-            print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
-            if to.tag is not None:
-                patiently(HfApi(token=to.token).create_tag, to.repo_id, tag=to.tag, revision=commit.oid)
-                print(f"tagged {to.tag}", flush=True)
+        print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
+    again = "the same push once more makes no second one, and checks it again."
+    with _one_error(f"The commit is there all the same ({url}); {again}"):
+        _check_arrived(to, commit, files, expected)
+        print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
+        if to.tag is not None:
+            with_retries(HfApi(token=to.token).create_tag, to.repo_id, tag=to.tag, revision=commit.oid)
+            print(f"tagged {to.tag}", flush=True)
     return url
 
 
-@contextmanager
-def _one_error() -> Iterator[None]:
-    """Let callers have one class of exception to think of.
+def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
+    """Push a translation pipeline as `push_checkpoint` does, with the record of a run that lay beside its model.
 
-    Raises:
-        HubError: In place of what has to do with the Hub, and of what is wrong with the arguments and the checkpoint.
+    Args:
+        pipeline (TranslationPipeline): Its model is one of this package.
+        repo_id (str): user/name.
+        **kwargs: `max_shard_size`, and what `push_checkpoint` takes.
     """
+    with TemporaryDirectory() as name:
+        pipeline.save_pretrained(name, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
+        with explained():
+            _copy_record(pipeline.model, Path(name), repo_id, kwargs.get("token"))
+        return push_checkpoint(name, repo_id, **kwargs)
+
+
+def _copy_record(model: FromRepository, folder: Path, repo_id: str, token: str | bool | None) -> None:
+    """Copy the record of a run from the origin of a model, if its weights have not been changed since."""
+    origin, name = model.origin, model.name_or_path  # type: ignore[attr-defined]
+    if origin is None or not all(_is_same(origin / path.name, path) for path in folder.glob("model*.safetensors")):
+        return
+    if not os.path.isdir(name):
+        place: dict[str, Any] = {"revision": origin.name, "cache_dir": origin.parents[2], "token": token}
+        # A repository that nobody sees any more has no card for others either.
+        with suppress(RepositoryNotFoundError):
+            snapshot_download(name, allow_patterns=list(RECORD_FILES), **place)
+    for file in RECORD_FILES:
+        if (origin / file).is_file():
+            shutil.copy(origin / file, folder)
+    if not os.path.isdir(name) and (card := folder / CARD_FILE).exists():
+        # The snippets of the card load what is pushed.
+        card.write_text(card.read_text(encoding="utf-8").replace(name, repo_id), encoding="utf-8")
+
+
+@contextmanager
+def _one_error(remark: str = "") -> Iterator[None]:
+    # Callers have one class of exception to think of.
     try:
         with explained():
             yield
-    except ValueError as error:
-        raise HubError(sentence_of(error)) from error
-
-
-@contextmanager
-def _standing_commit(url: str) -> Iterator[None]:
-    """Say of what fails after the commit that the commit is there.
-
-    Raises:
-        HubError: With that sentence.
-        KeyboardInterrupt: As it came.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"the commit is there ({url}), but was not checked", file=sys.stderr, flush=True)
-        raise
-    except Exception as error:
-        raise HubError(
-            f"{sentence_of(error)} The commit is there all the same ({url}); the same push once more makes no second one, and "
-            "checks it again."
-        ) from error
+    except (HubError, ValueError) as error:
+        raise HubError(f"{sentence_of(error)} {remark}".rstrip()) from error
 
 
 def _check_arguments(destination: Destination) -> None:
-    """Refuse what no Hub would take.
-
-    Raises:
-        ValueError: If two arguments contradict each other, or a name cannot be one.
-    """
     validate_repo_id(destination.repo_id)
-    revision, tag = destination.revision, destination.tag
-    for name, value in (("revision", revision), ("tag", tag)):
-        if destination.create_pr and value is not None:
+    for name, kind in (("revision", "a branch that git allows, or refs/pr/N"), ("tag", "a tag that git allows")):
+        value = getattr(destination, name)
+        if value is None:
+            continue
+        if destination.create_pr:
             raise ValueError(
                 f"`create_pr` opens a pull request to main, which goes without `{name}`, but that is {value!r}; leave out one "
                 "of the two."
             )
-    if tag is not None and _NO_REF.search(tag or "."):
-        raise ValueError(f"`tag` must be a name that git allows, such as v1.0, but is {tag!r}.")
-    if revision is not None and not re.fullmatch(r"refs/pr/\d+", revision) and _NO_REF.search(revision or "."):
-        raise ValueError(
-            f"`revision` must be the name of a branch that git allows, or refs/pr/N, but is {revision!r}."
-        )
+        if _NO_REF.search(value) and not (name == "revision" and re.fullmatch(r"refs/pr/\d+", value)):
+            raise ValueError(f"`{name}` must be the name of {kind}, but is {value!r}.")
 
 
 def repository_files(folder: str | Path, repo_id: str, **card: str | None) -> dict[str, Path | bytes]:
-    """What the repository of a checkpoint holds.
+    """The content of a checkpoint's repository: files, or the bytes of those that are made for the Hub, by their paths.
 
     Args:
         folder (str or Path): The checkpoint.
         repo_id (str): user/name, for the card.
         **card: `license` and `base_model` for the card.
 
-    Returns:
-        dict: Files, or the contents of those that are made for the Hub, by their paths in the repository.
-
     Raises:
         ValueError: If a record is damaged, the licence is not possible, or a text has a local path or a token.
     """
     folder = Path(folder)
-    # The code that travels and what points to it are written anew: an older checkpoint has none, or an older one.
+    # The code that travels and the config that points to it are written anew: an older checkpoint has none, or an older one.
     config = VaswaniConfig.from_pretrained(folder)
     with TemporaryDirectory() as made:
         config.save_pretrained(made)
-        if not (folder / "generation_config.json").is_file():
+        if not (folder / GENERATION_FILE).is_file():
             GenerationConfig.from_model_config(config).save_pretrained(made)
         files: dict[str, Path | bytes] = {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
-    names = ["generation_config.json", *weight_files(folder), *TOKENIZER_FILES, CURVE_FILE]
+    names = [GENERATION_FILE, *weight_files(folder), *TOKENIZER_FILES, CURVE_FILE]
     source, target = load_tokenizers(folder)
     if target is not source:
         names += [f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES]
@@ -213,11 +221,6 @@ def repository_files(folder: str | Path, repo_id: str, **card: str | None) -> di
 
 
 def _card(folder: Path, repo_id: str, facts: dict[str, str | None]) -> Path | bytes:
-    """The card that the folder has, or one that is made.
-
-    Raises:
-        ValueError: If there is a card, and facts for one or a licence that the data does not allow.
-    """
     path = folder / CARD_FILE
     if not path.is_file():
         return str(model_card(folder, repo_id, **facts)).encode()
@@ -227,13 +230,13 @@ def _card(folder: Path, repo_id: str, facts: dict[str, str | None]) -> Path | by
                 f"`{name}` is for a card that is made, but is {value!r} while '{path}' is taken as it is; write it there, or "
                 "move that file away."
             )
-    check_card(folder, read_card(path))
+    check_card(path)
     print("the card is the README.md of the checkpoint, as it is", flush=True)
     return path
 
 
 def refuse_private_text(files: Mapping[str, Path | bytes], folder: Path) -> None:
-    """Refuse to publish where things are on this machine, and who may write.
+    """Refuse to publish paths of this machine, and tokens.
 
     Args:
         files (dict): Files or contents by their paths in the repository.
@@ -243,9 +246,9 @@ def refuse_private_text(files: Mapping[str, Path | bytes], folder: Path) -> None
         ValueError: If a text file has a local path or a token.
     """
     places = {str(folder.absolute()), str(folder.resolve()), str(Path.home())} - {"/"}
-    # In JSON other letters than those of ASCII stand as numbers.
+    # JSON writes other letters than those of ASCII as numbers.
     places |= {json.dumps(place)[1:-1] for place in places}
-    # Not what only has such a path within it: with a folder /model, https://example.com/models is none.
+    # A longer path does not count that only contains such a place: with a folder /model, https://example.com/models.
     local = re.compile(
         rf"(?<![\w.])({'|'.join(re.escape(place) for place in sorted(places, key=len)[::-1])})(?![\w-])"
     )
@@ -267,23 +270,24 @@ def _bytes(content: Path | bytes) -> bytes:
 
 
 def _validate_card(card: Path | bytes, token: str | bool | None) -> None:
-    """Have the Hub look at the card before there is a repository.
-
-    `RepoCard.validate` asks huggingface.co in some versions of the client, whatever HF_ENDPOINT says.
-    """
-    validate = getattr(HfApi(token=token), "_validate_yaml", None)
-    if validate is not None:
-        # The commit says its warnings again.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            patiently(validate, _bytes(card).decode("utf-8", errors="replace"), repo_type="model")
+    # The Hub looks at it again when it is pushed, but then there is a repository.
+    response = get_session().post(
+        f"{HfApi().endpoint}/api/validate-yaml",
+        json={"content": _bytes(card).decode("utf-8", errors="replace"), "repoType": "model"},
+        headers=build_hf_headers(token=token),
+    )
+    if problems := [problem["message"] for problem in response.json().get("errors") or []]:
+        raise HubError(
+            f"The Hub refuses the card: {', '.join(problems).rstrip('.')}; mend the lines between the two --- of README.md."
+        )
+    hf_raise_for_status(response)
 
 
 def check_destination(destination: Destination) -> Destination:
     """Refuse what the Hub would refuse, before anything is made there.
 
     Args:
-        destination (Destination): Where to push to.
+        destination (Destination): A place that may lack the name of the user.
 
     Returns:
         Destination: With the whole name of the repository.
@@ -292,127 +296,74 @@ def check_destination(destination: Destination) -> Destination:
         HubError: If there is no token that may write, the repository belongs to somebody else or is not as private as it
             is to be, or the tag exists.
     """
-    if constants.HF_HUB_OFFLINE:
-        raise HubError("A push needs the Hub, but HF_HUB_OFFLINE is set; run it without.")
     with explained():
         api = HfApi(token=destination.token)
-        user = patiently(api.whoami)
+        user = with_retries(api.whoami)
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
             raise HubError(
                 f"The token of {user['name']} may read but not write; make one with write permission at "
                 f"{api.endpoint}/settings/tokens, and log in with `hf auth login` or set HF_TOKEN."
             )
-        if "/" not in destination.repo_id:
-            destination = replace(destination, repo_id=f"{user['name']}/{destination.repo_id}")
-        info = _repository(api, destination.repo_id)
-        if info is not None:
+        namespace, _, name = destination.repo_id.rpartition("/")
+        destination = replace(destination, repo_id=f"{namespace or user['name']}/{name}")
+        if info := _repository(api, destination.repo_id):
             _check_repository(api, destination, info)
-        elif destination.is_pull_request:
+        elif namespace and namespace not in (user["name"], *(group["name"] for group in user.get("orgs") or [])):
             raise HubError(
-                f"A pull request needs a repository, but there is no '{destination.repo_id}' on {api.endpoint}, or it is "
-                "private and this token may not read it; check the name."
+                f"There is no repository '{namespace}/{name}', and the token of {user['name']} cannot make one for "
+                f"'{namespace}'; push to '{user['name']}/{name}', or use a token of '{namespace}'."
             )
-        else:
-            _check_namespace(user, destination.repo_id)
     return destination
-
-
-def _check_namespace(user: dict[str, Any], repo_id: str) -> None:
-    """Refuse a repository that the user cannot make.
-
-    Raises:
-        HubError: If it would belong to somebody else.
-    """
-    namespace, name = repo_id.split("/")
-    if namespace not in (user["name"], *(organization["name"] for organization in user.get("orgs") or [])):
-        raise HubError(
-            f"There is no repository '{repo_id}', and the token of {user['name']} cannot make one for '{namespace}'; push to "
-            f"'{user['name']}/{name}', or use a token of '{namespace}'."
-        )
 
 
 def _repository(api: HfApi, repo_id: str) -> Any:
     try:
-        return patiently(api.model_info, repo_id)
-    except GatedRepoError:
-        raise
+        return with_retries(api.model_info, repo_id)
     except RepositoryNotFoundError:
         return None
 
 
 def _check_repository(api: HfApi, destination: Destination, info: Any) -> None:
-    """Refuse a repository that cannot be pushed to as it is asked for.
-
-    Raises:
-        HubError: With what does not fit.
-        HfHubHTTPError: If the token may not write.
-    """
+    repo_id, revision = destination.repo_id, destination.revision
     if destination.private and not info.private:
         raise HubError(
-            f"`private` is for a repository that is made, but '{destination.repo_id}' is there and public; leave it out, "
-            f"or make it private at {api.endpoint}/{destination.repo_id}/settings."
+            f"`private` is for a repository that is made, but '{repo_id}' is there and public; leave it out, or make it "
+            f"private at {api.endpoint}/{repo_id}/settings."
         )
     if not destination.is_pull_request:
-        try:
-            patiently(api.auth_check, destination.repo_id, write=True)
-        except HfHubHTTPError as error:
-            # A Hub that has no such question answers 404.
-            if error.response.status_code in (401, 403):
-                raise
-    refs = patiently(api.list_repo_refs, destination.repo_id, include_pull_requests=True)
-    tags = {tag.name for tag in refs.tags}
-    branches = {branch.name for branch in refs.branches}
+        with_retries(api.auth_check, repo_id, write=True)
+    refs = with_retries(api.list_repo_refs, repo_id, include_pull_requests=True)
+    tags, branches = ({ref.name for ref in kind} for kind in (refs.tags, refs.branches))
     if destination.tag in tags | branches:
-        what = "tag" if destination.tag in tags else "branch"
         raise HubError(
-            f"`tag` must be new, but '{destination.repo_id}' has a {what} '{destination.tag}'; take another name."
+            f"`tag` must be new, but '{repo_id}' has a tag or branch '{destination.tag}'; take another name."
         )
-    if destination.revision in tags:
-        raise HubError(
-            f"`revision` must be a branch, but '{destination.revision}' is a tag of '{destination.repo_id}'."
-        )
-    wanted = f"{destination.revision or 'main'}/"
-    for name in branches:
-        if f"{name}/" != wanted and (f"{name}/".startswith(wanted) or wanted.startswith(f"{name}/")):
-            raise HubError(
-                f"`revision` '{destination.revision}' cannot be a branch beside '{name}', which '{destination.repo_id}' has: "
-                "git takes one for a folder of the other; take another name."
-            )
-    requests = {request.ref for request in refs.pull_requests or []}
-    if destination.is_pull_request and not destination.create_pr and destination.revision not in requests:
-        raise HubError(
-            f"`revision` is '{destination.revision}', but '{destination.repo_id}' has no such pull request."
-        )
+    is_missing = destination.is_pull_request and revision not in {None, *(ref.ref for ref in refs.pull_requests or [])}
+    if revision in tags or is_missing:
+        raise HubError(f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'.")
 
 
 def commit_files(destination: Destination, files: Mapping[str, Path | bytes], message: str) -> tuple[CommitInfo, bool]:
-    """Push files in one commit, together with deleting what earlier pushes have left and these files do without.
+    """Push files in one commit, which also deletes the files of earlier pushes that are not among them.
 
-    The repository and the branch are made if there are none; a branch that was made for nothing is taken away again.
+    The repository and the branch are made if there are none.
 
     Args:
-        destination (Destination): Where to.
+        destination (Destination): The place.
         files (dict): Files or contents by their paths in the repository.
         message (str): The title of the commit.
 
     Returns:
-        tuple: The `CommitInfo`, and whether it is a new one; where nothing has changed it is the newest that there was.
+        tuple: The `CommitInfo`, and True for a new commit; where nothing has changed it is the newest that there was.
     """
     api, repo_id, branch = HfApi(token=destination.token), destination.repo_id, destination.revision or "main"
     if not destination.is_pull_request and _repository(api, repo_id) is None:
-        patiently(api.create_repo, repo_id, private=destination.private or None, exist_ok=True)
-    heads = patiently(_heads, api, repo_id)
-    is_new_branch = branch not in heads and branch != "main"
-    if is_new_branch:
-        patiently(api.create_branch, repo_id, branch=branch)
-    try:
-        # A request whose answer was lost may have opened a pull request; a second one would open another.
-        commit = (_commit if destination.create_pr else partial(patiently, _commit))(api, destination, files, message)
-    except BaseException:
-        if is_new_branch:
-            with suppress(Exception):
-                patiently(api.delete_branch, repo_id, branch=branch)
-        raise
+        with_retries(api.create_repo, repo_id, private=destination.private or None, exist_ok=True)
+    heads = with_retries(_heads, api, repo_id)
+    if branch not in heads and branch != "main":
+        with_retries(api.create_branch, repo_id, branch=branch)
+    # A request whose answer was lost may have opened a pull request; a second one would open another.
+    commit = (_commit if destination.create_pr else partial(with_retries, _commit))(api, destination, files, message)
     return commit, commit.oid != heads.get(branch, heads.get("main"))
 
 
@@ -424,41 +375,40 @@ def _heads(api: HfApi, repo_id: str) -> dict[str, str]:
 
 
 def _commit(api: HfApi, destination: Destination, files: Mapping[str, Path | bytes], message: str) -> CommitInfo:
-    """One commit of all files, or none where nothing has changed; refused if somebody is faster than this request."""
     # Asked at each try: the commit of an earlier one may be there though its answer was lost.
     heads = _heads(api, destination.repo_id)
     parent = heads.get(destination.revision or "main", heads.get("main"))
     there = api.list_repo_files(destination.repo_id, revision=parent) if parent else []
     whole_folders = tuple({f"{path.split('/')[0]}/" for path in files if "/" in path})
-    is_ours = [path.startswith(whole_folders) or any(_is_like(path, pattern) for pattern in OURS) for path in there]
-    stale = [path for path, ours in zip(there, is_ours, strict=True) if ours and path not in files]
-    return api.create_commit(
-        destination.repo_id,
-        [
-            *(CommitOperationAdd(name, content) for name, content in sorted(files.items())),
-            *(CommitOperationDelete(path, is_folder=False) for path in stale),
-        ],
-        commit_message=message,
-        revision=destination.revision,
-        create_pr=destination.create_pr,
-        parent_commit=parent,
-    )
-
-
-def _is_like(path: str, pattern: str) -> bool:
-    return fnmatch(path, pattern) and path.count("/") == pattern.count("/")
+    # A star does not reach into folders: the two have equally many slashes.
+    named = {path for path in there for name in OURS if fnmatch(path, name) and path.count("/") == name.count("/")}
+    ours = [path for path in there if path in named or path.startswith(whole_folders)]
+    try:
+        return api.create_commit(
+            destination.repo_id,
+            [
+                *(CommitOperationAdd(name, content) for name, content in sorted(files.items())),
+                *(CommitOperationDelete(path, is_folder=False) for path in ours if path not in files),
+            ],
+            commit_message=message,
+            revision=destination.revision,
+            create_pr=destination.create_pr,
+            parent_commit=parent,
+        )
+    except HfHubHTTPError as error:
+        if error.response is None or error.response.status_code != 412:
+            raise
+        raise HubError(
+            f"Somebody else pushed to the repository '{destination.repo_id}' at the same moment, and nothing of this push is "
+            "in it; run it again."
+        ) from error
 
 
 def _check_arrived(
     destination: Destination, commit: CommitInfo, files: Mapping[str, Path | bytes], expected: dict[str, Any]
 ) -> None:
-    """Download what was pushed into an empty cache, load it, and compare.
-
-    Raises:
-        HubError: If something differs.
-    """
-    with TemporaryDirectory() as cache, explained(cache):
-        downloaded = patiently(
+    with TemporaryDirectory() as cache:
+        downloaded = with_retries(
             snapshot_download,
             destination.repo_id,
             revision=commit.pr_revision or commit.oid,
@@ -483,11 +433,6 @@ def _is_same(path: Path, content: Path | bytes) -> bool:
 
 @torch.inference_mode()
 def _outputs(folder: Path) -> dict[str, Any]:
-    """What a checkpoint makes of the samples: tokens, logits and one translation.
-
-    Raises:
-        ValueError: If it cannot be loaded, or computes no numbers.
-    """
     translator = Translator(load_model(folder), *load_tokenizers(folder))
     tokens, logits = [], []
     for text in _SAMPLES:

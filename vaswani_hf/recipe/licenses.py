@@ -24,16 +24,16 @@ _NON_COMMERCIAL = {
     *("h-research", "intel-research", "apple-amlr", "deepfloyd-if-license", "fair-noncommercial-research-license"),
     RESEARCH_ONLY,
 }
-# These identifiers do not say what is permitted.
-_UNCERTAIN = {"cc", "other", "unknown"}
+# They do not say what they permit.
+UNCERTAIN = {"cc", "other", "unknown"}
 
 
 def check_known(license: str | None, key: str) -> None:
-    """Refuses a text that is no licence identifier.
+    """Refuse a licence identifier that the Hub does not know.
 
     Args:
         license (str, optional): An identifier; None passes.
-        key (str): The key or option that it was given as, for the message.
+        key (str): The key that it was given as, for the message.
 
     Raises:
         ValueError: If the Hub does not know it.
@@ -48,13 +48,13 @@ def check_known(license: str | None, key: str) -> None:
 def check_allowed(license: str | None, data_license: str | None, key: str = "publishing.license") -> None:
     """Refuses to publish a model under a licence that certainly permits more than that of its training data.
 
-    Data for research only allows no other licence, and data without commercial use none that permits it. Share-alike
-    and no-derivatives licences of data rule nothing out here, because their meaning for a model is not settled.
+    That is any other one for data for research only, and one that permits commercial use for data that does not. The
+    meaning of share-alike and no-derivatives licences of data for a model is not settled; they rule nothing out here.
 
     Args:
         license (str, optional): The licence that the model is to be published under; None passes.
-        data_license (str, optional): The licence of the training data; None where it is not known.
-        key (str): The key or option that the model's licence was given as, for the message.
+        data_license (str, optional): That of the training data; None where it is not known.
+        key (str): The key that the first was given as, for the message.
 
     Raises:
         ValueError: If the data does not allow it.
@@ -67,7 +67,7 @@ def check_allowed(license: str | None, data_license: str | None, key: str = "pub
             f"`{key}` must be {RESEARCH_ONLY} or left out, because the training data is for research only, but is "
             f"'{license}'."
         )
-    if data_license in _NON_COMMERCIAL and license not in _NON_COMMERCIAL | _UNCERTAIN:
+    if data_license in _NON_COMMERCIAL and license not in _NON_COMMERCIAL | UNCERTAIN:
         raise ValueError(
             f"`{key}` must not permit commercial use, because the licence of the training data, {data_license}, does not, "
             f"but is '{license}'; leave it out or write '{data_license}'."
@@ -87,28 +87,14 @@ def data_license(data: DataSection) -> str | None:
     return data.license or ("apache-2.0" if data.corpus == "numbers" else None)
 
 
-def license_of_model(license: str | None, data_license: str | None) -> str | None:
-    """The licence of a model: the one that was chosen, or else that of its training data.
-
-    Args:
-        license (str, optional): The licence that was chosen.
-        data_license (str, optional): The licence of the training data.
-
-    Returns:
-        str: The identifier; None where nothing is known.
-    """
-    return license or (None if data_license in _UNCERTAIN else data_license)
-
-
 def strictest(stated: list) -> str | None:
-    """The one licence that follows from all those that a card states, for a model that is made of all the data.
+    """The licence that those of a card mean together for what is made of all the data.
+
+    One that is for research only or forbids commercial use comes first; "other" stands for a single one that the Hub does
+    not know, and None for several others, because it is not known what they permit together.
 
     Args:
-        stated (list): The licences of the card; [None] where it states none.
-
-    Returns:
-        str: The first one that is for research only or forbids commercial use, if there is one; else the only one, or
-        "other" if the Hub does not know it; None for several, because it is not known what they permit together.
+        stated (list): The licences on the card; None where it says nothing.
     """
     for license in (RESEARCH_ONLY, *stated):
         if license in stated and isinstance(license, str) and license in _NON_COMMERCIAL:

@@ -26,7 +26,7 @@ from ..checkpoint.files import (
 )
 from ..data.preparation import CorpusReport
 from ..evaluation.evaluate import evaluate_translator
-from ..publish.record import data_facts, hardware_name
+from ..publish.record import data_facts
 from ..recipe import Recipe
 from ..recipe.schema import EvaluationSection
 from ..translation.translator import Translator

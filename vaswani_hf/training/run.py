@@ -16,7 +16,7 @@ from transformers import EarlyStoppingCallback, GenerationConfig, PrinterCallbac
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import step_of
-from ..checkpoint.hub_errors import HubError
+from ..checkpoint.hub import HubError
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
 from ..model.configuration_vaswani import VaswaniConfig

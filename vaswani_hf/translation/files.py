@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from transformers import TextStreamer
 
-from ..data.reading import read_lines
-from ..model.scoring_vaswani import Translation
+from ..data.lines import read_lines
+from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
 
@@ -24,7 +24,7 @@ _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What `vaswani translate` is asked to do; its options have the same names.
+    """The work of one `vaswani translate`; its options have the same names.
 
     Attributes:
         model (str): A checkpoint folder or a repository on the Hub.
@@ -98,19 +98,15 @@ class TranslationJob:
 
 
 def translate_file(job: TranslationJob) -> None:
-    """Translate what a job names, and say on stderr how fast it went.
+    """Translate the texts of a job, and say on stderr how fast it went.
 
     Args:
-        job (TranslationJob): What is asked for.
+        job (TranslationJob): The work.
     """
-    translator_class: type[Translator] = Translator
+    loader: Callable[..., Translator] = Translator.from_pretrained
     if job.engine == "ctranslate2":
-        from ..convert.ctranslate2_engine import CTranslate2Engine
-
-        translator_class = CTranslate2Engine
-    load = functools.partial(
-        translator_class.from_pretrained, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble
-    )
+        from .ctranslate2 import load_ctranslate2_translator as loader
+    load = functools.partial(loader, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble)
     if job.stream:
         _stream(load(), job)
         return
@@ -142,7 +138,7 @@ def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
         line = json.dumps(_as_json(translation), ensure_ascii=False)
     else:
         line = translation if isinstance(translation, str) else translation.text
-        # One line for one line, whatever a text of JSON lines has within it.
+        # A text of JSON lines may have line breaks; the output has one line for each.
         line = line if job.text is not None else " ".join(line.split("\n"))
     return line.encode("utf-8", errors="replace") + b"\n"
 
@@ -150,21 +146,22 @@ def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
 def _as_json(translation: str | Translation) -> dict[str, Any]:
     if isinstance(translation, str):
         return {"text": translation}
-    return {name: _rounded(value) for name, value in asdict(translation).items() if value is not None}
+    return _rounded(asdict(translation))
 
 
 def _rounded(value: Any) -> Any:
-    """With six decimals, more than float32 has to offer, and without what is None."""
+    """A value with six decimals, more than float32 has to offer, and a record without token ids and fields of None."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, dict):
-        return {name: _rounded(entry) for name, entry in value.items() if entry is not None}
+        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
+        return {name: _rounded(entry) for name, entry in fields.items()}
     return [_rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
 @contextmanager
 def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
-    """Where to write, and how many lines stand there already.
+    """The file to write to, and how many lines it has already.
 
     Yields:
         tuple: A binary file, and the number of its lines.
@@ -189,7 +186,7 @@ def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
             yield file, done
         except BaseException:
             if file.tell() == 0:
-                # Nothing to continue, and nothing that would be in the way of another attempt.
+                # An empty file is nothing to continue, and would be in the way of another attempt.
                 os.unlink(job.output)
             raise
 
@@ -268,7 +265,7 @@ def _with_progress(
     """
     from tqdm.auto import tqdm
 
-    # None: no bar where stderr is no terminal; True: none among what somebody types or reads.
+    # There is no bar where stderr is no terminal (None), nor among lines that somebody types or reads (True).
     is_typed, is_read = total is None and sys.stdin.isatty(), sys.stdout.isatty() and not to_file
     disable = True if is_typed or is_read else None
     start, number = time.perf_counter(), 0
@@ -299,17 +296,17 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     for number, request in enumerate(_requests(job), 1):
-        segments, separators = translator.segments(request, number, job.options)
+        segments, separators = translator.layout(request, number, job.options)
         _show(separators[0])
         for segment, separator in zip(segments, separators[1:], strict=True):
-            translator.generate_batch([segment], streamer=streamer, **settings)
+            translator.backend.search([segment], streamer=streamer, **settings)
             _show(separator)
         _show("\n")
 
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What `vaswani score` is asked to do.
+    """The work of one `vaswani score`.
 
     Attributes:
         model (str): A checkpoint folder or a repository on the Hub.
@@ -334,7 +331,7 @@ def score_files(job: ScoringJob) -> None:
     """Write a line for each pair of lines: the summed log-probability, the score, and those of the tokens.
 
     Args:
-        job (ScoringJob): What is asked for.
+        job (ScoringJob): The work.
 
     Raises:
         ValueError: If a file is missing, or they have not as many lines.

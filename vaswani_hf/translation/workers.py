@@ -13,7 +13,7 @@ import torch
 
 from .translator import Request, TranslationOptions, Translator
 
-# Windows that are read, or translated and not yet given, at most: as many times the processes.
+# Windows per process that are read, or translated and not yet given, at most.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -62,7 +62,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             connection, of_worker = context.Pipe()
             process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
             process.start()
-            # So that the connection ends with the process.
+            # The connection is to end with the process.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -72,7 +72,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """What a process does until the other end of the connection is closed."""
+    """Translates what a connection sends until its other end is closed."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()

@@ -1,26 +1,26 @@
-"""Loops: translations that say the same again and again, as models do on short or unusual input."""
+"""Repetition: finding translations that fall into a loop, as models do on short or unusual input."""
 
 from collections.abc import Iterator, Sequence
 
-# How often a word, or a sequence of words, stands in a row in what is called a loop. In language three times the same
-# word are no rarity ("very very very"), three times the same phrase are.
+# A loop has a word, or a sequence of words, at least so often in a row. Three times the same word are no rarity in language
+# ("very very very"), three times the same phrase are.
 _WORD_REPEATS = 4
 _PHRASE_REPEATS = 3
-# Characters that a loop without white space has at least, as in Chinese or in a word that does not end.
+# A loop without white space, as in Chinese or in a word that does not end, has at least so many characters.
 _CHARACTERS_OF_LOOP = 20
-# Words of what is a short input.
+# A short input has at most so many words.
 _SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """Whether a translation repeats something in a row far more often than its source does.
+    """True if a translation repeats something in a row far more often than its source does.
 
     That is at least four times a word, three times a phrase, or four times some characters of a word if it is of twenty
     or more, and more than twice as often as anything is repeated in the source.
 
     Args:
         translation: A translation.
-        source: What it is a translation of.
+        source: The text that was translated.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -49,7 +49,7 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """How often anything stands in a row in the source, be it "ha ha ha", "ha, ha, ha" or "hahaha"."""
+    """The number of times that anything stands in a row in the source, be it "ha ha ha", "ha, ha, ha" or "hahaha"."""
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     # Two equal letters in a row are spelling.
@@ -58,7 +58,7 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a unit how many of the same units stand in a row at most."""
+    """Each length of a unit, and how many of the same units stand in a row at most."""
     for length in range(1, len(symbols) // 2 + 1):
         run = longest = 0
         for symbol, later in zip(symbols, symbols[length:], strict=False):

@@ -1,14 +1,16 @@
-"""Searching with CTranslate2 in a folder that `vaswani export --format ctranslate2` wrote.
+"""CTranslate2 as the backend of `Translator`: searching and scoring in a folder of `vaswani export --format ctranslate2`.
 
-The settings have the names and meanings that they have in `generate`. What CTranslate2 does otherwise:
+The folder is written by `convert.ctranslate2`; the other backend is in `pytorch`. The settings have the names and meanings
+that they have in `generate`. CTranslate2 differs in these points:
 
-- It stops when twice as many translations have finished as there are beams (as many with `early_stopping=True`), where
+- It stops when twice as many translations have finished as there are beams (as many with `early_stopping=True`), while
   our search stops when no better one is possible. Results differ where a better one would have finished later.
 - It divides scores by a power of the length only. It is asked for all finished translations, and they are ranked here,
   with the length penalty and the coverage of our search.
 - It has one limit of the length for a batch: the largest. Sentences that exceed their own are searched again with that.
-- What `no_repeat_ngram_size` forbids leaves its probability to the other tokens.
-- A translation that ends with its target prefix is found only where nothing is more probable than this end.
+- It leaves the probability of what `no_repeat_ngram_size` forbids to the other tokens.
+- It finds a translation that ends with its target prefix only where nothing is more probable than this end.
+- It reports the attention of the last decoder layer, which alone aligns words.
 
 Letters of shapes: B sentences, S source length, T target length with `</s>`, R translations per sentence.
 """
@@ -17,6 +19,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,59 +30,38 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.beam_search_vaswani import coverage_score, length_penalty
+from ..model.configuration_vaswani import DECODING_SETTINGS, eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
-from ..translation.translator import DEFAULT_MAX_LENGTH
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With this the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search, at the same speed; with
-# 1, CTranslate2's default, 5 were others.
+# The results on 1,000 sentences of Multi30k (4 beams) were those of the exact search, at the same speed; with 1,
+# CTranslate2's default, 5 were others.
 PATIENCE = 2
-
-# What `generate_batch` takes, with the values of what neither the call nor the checkpoint sets: those of `generate`.
-SETTINGS: dict[str, Any] = {
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "early_stopping": False,
-    "length_penalty": 1.0,
-    "length_penalty_type": None,
-    "coverage_penalty": None,
-    "max_new_tokens": None,
-    "max_length": None,
-    "max_length_a": None,
-    "max_length_b": None,
-    "no_repeat_ngram_size": 0,
-    "do_sample": False,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
-}
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """One translation of a sentence.
+class RankedHypothesis(Hypothesis):
+    """A hypothesis with its score and its attention.
 
     Attributes:
-        token_ids (list): Without `<s>` and `</s>`; a target prefix is a part of it.
-        score (float): What `generate` reports as `sequences_scores`: the log-probability of the new tokens, divided by
+        score (float): The `sequences_scores` of `generate`: the log-probability of the new tokens, divided by
             the length penalty, with the coverage.
-        is_complete (bool): Whether `</s>` ends it; otherwise it was cut at the limit.
         attention (list, optional): [T][S] floats, what each target token, `</s>` included, attends to: the mean over
             the heads of the decoder's last layer.
     """
 
-    token_ids: list[int]
-    score: float
-    is_complete: bool
+    score: float = 0.0
     attention: list[list[float]] | None = None
 
 
-class CTranslate2Translator:
+class CTranslate2Backend:
     """A CTranslate2 model with its tokenizers and its generation settings.
 
     Args:
-        folder (str or Path): What `vaswani export --format ctranslate2` wrote.
+        folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
         device (str): "cpu", "cuda", "cuda:1" …, or "auto" for a GPU where CTranslate2 finds one.
         num_threads (int, optional): Threads of a CPU; those of torch by default.
 
@@ -88,87 +70,108 @@ class CTranslate2Translator:
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
-        from .export import require
-
-        require("ctranslate2")
-        import ctranslate2
-
+        if find_spec("ctranslate2") is None:
+            raise ValueError(
+                "The engine ctranslate2 needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
+            )
         folder = Path(folder)
         if not (folder / "model.bin").exists() or not (folder / "generation_config.json").exists():
             raise ValueError(
                 f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
             )
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
+        self._place = (str(folder), device, num_threads or torch.get_num_threads())
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self._warn_of_unknown_settings()
         self._source_tokens, self._target_tokens = _vocabularies(folder)
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
-        ends = self.generation_config.eos_token_id
-        self._end_tokens = [self._target_tokens[i] for i in (ends if isinstance(ends, list) else [ends])]
+        self._ends = eos_token_ids(self.generation_config)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._num_positions = config["max_position_embeddings"]
-        limits = (self.source_tokenizer.model_max_length, self._num_positions)
-        # transformers writes 10^30 where there is no limit.
-        self.max_length = min(limits) if limits[0] < 10**6 else min(DEFAULT_MAX_LENGTH, self._num_positions)
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
+        has_limit = self.source_tokenizer.model_max_length < 10**6
+        self.max_positions = self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
+        self._load()
+
+    def _load(self) -> None:
+        import ctranslate2
+
+        folder, device, num_threads = self._place
         kind, _, index = device.partition(":")
         self._translator = ctranslate2.Translator(
-            str(folder), kind, device_index=int(index or 0), intra_threads=num_threads or torch.get_num_threads()
+            folder, kind, device_index=int(index or 0), intra_threads=num_threads
         )
 
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | Path, device: str | None = None) -> "CTranslate2Translator":
-        """The translator of a folder, asked for as `Translator.from_pretrained` is.
+    def seed(self, seed: int) -> None:
+        """Makes sampling draw what it always draws after this seed.
 
         Args:
-            name_or_path (str or Path): What `vaswani export --format ctranslate2` wrote.
-            device (str, optional): Where to run; a GPU where CTranslate2 finds one by default.
-
-        Returns:
-            CTranslate2Translator: Ready to search.
+            seed (int): The seed.
         """
-        return cls(name_or_path, device or "auto")
+        import ctranslate2
 
-    def generate_batch(
-        self,
-        source_ids: Sequence[Sequence[int]],
-        *,
-        target_prefix: Sequence[Sequence[int]] | None = None,
-        return_attention: bool = False,
-        **settings: Any,
-    ) -> list[list[Hypothesis]]:
-        """Translations of sentences, which are searched for side by side.
+        ctranslate2.set_random_seed(seed)
+        # The seed is that of models that are loaded afterwards.
+        self._load()
+
+    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+        """The hypotheses of a batch.
 
         Args:
-            source_ids (sequence): [B][S] token ids, `</s>` at the end, best of similar lengths.
-            target_prefix (sequence, optional): For each sentence the token ids that its translation begins with.
-            return_attention (bool): Whether hypotheses have their attention.
-            **settings: Those of `SETTINGS`; what is None or missing is as the checkpoint has it. Samples are those of
-                the `ctranslate2.set_random_seed` that came before this object was made.
+            segments (list): B of them, best of similar lengths.
+            with_attention (bool): Whether hypotheses have their attention, which scoring does not find.
+            **settings: Those of `DECODING_SETTINGS`; one that is None or missing is as the checkpoint has it.
 
         Returns:
-            list: [B][R] hypotheses, the best first.
+            list: [B][R] `RankedHypothesis`, the best first.
 
         Raises:
-            ValueError: If a setting is unknown or impossible.
+            ValueError: If a setting is unknown or impossible, or phrases are asked for.
         """
+        if any(segment.phrases for segment in segments):
+            raise ValueError(
+                "`must_contain` must be left out with the engine ctranslate2, which cannot search for it."
+            )
         config = self._config(settings)
-        prefixes = target_prefix or [[]] * len(source_ids)
-        source = [[self._source_tokens[i] for i in ids] for ids in source_ids]
-        prefix = [[self._target_tokens[i] for i in ids] for ids in prefixes] if any(prefixes) else None
-        limits = [self._limit(config, len(ids), len(start)) for ids, start in zip(source_ids, prefixes, strict=True)]
-        with_attention = return_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
-        results = self._search(source, prefix, limits, _options(config, self._end_tokens, with_attention))
+        prefixes = [segment.prefix for segment in segments]
+        source = self._source([segment.token_ids for segment in segments])
+        prefix = self._target(prefixes) if any(prefixes) else None
+        limits = [self._limit(config, len(segment.token_ids), len(segment.prefix)) for segment in segments]
+        with_attention = with_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
+        end_tokens = [self._target_tokens[i] for i in self._ends]
+        results = self._results(source, prefix, limits, _options(config, end_tokens, with_attention))
         firsts = self._first_attention(source) if with_attention else [None] * len(source)
         return [
             self._ranked(result, first, len(start), config)
             for result, first, start in zip(results, firsts, prefixes, strict=True)
         ]
 
-    def score_batch(
-        self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """The log-probabilities of the tokens of a batch.
+
+        Args:
+            segments (list): B of them.
+            hypotheses (list): One for each.
+            num_layers (int): Without effect: the attention is the last layer's, as the search has reported it.
+
+        Returns:
+            list: For each hypothesis the log-probabilities of its tokens that were not forced (nats), and the attention
+            [1, T, S] float32, None where the search has kept none.
+        """
+        # The end is scored behind every target.
+        targets = [h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses]
+        rows = self.log_probs([segment.token_ids for segment in segments], targets)
+        scores: list[tuple[list[float], torch.Tensor | None]] = []
+        for hypothesis, row in zip(hypotheses, rows, strict=True):
+            attention, num_tokens = getattr(hypothesis, "attention", None), len(hypothesis.token_ids)
+            weights = None if attention is None else torch.tensor(attention)[None, :num_tokens]
+            scores.append((row[hypothesis.num_forced : num_tokens], weights))
+        return scores
+
+    def log_probs(self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations.
 
         Args:
@@ -178,15 +181,22 @@ class CTranslate2Translator:
         Returns:
             list: [B][T] floats; the last one is of `</s>`.
         """
-        source = [[self._source_tokens[i] for i in ids] for ids in source_ids]
-        target = [[self._target_tokens[i] for i in ids] for ids in target_ids]
+        source, target = self._source(source_ids), self._target(target_ids)
         return [list(result.log_probs) for result in self._translator.score_batch(source, target, max_input_length=0)]
+
+    def _source(self, token_ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self._source_tokens[i] for i in ids] for ids in token_ids]
+
+    def _target(self, token_ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _warn_of_unknown_settings(self) -> None:
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in self.generation_config.to_diff_dict().items():
             is_harmless = (
-                name in SETTINGS or name.startswith(("_", "output_")) or name.endswith(("_token_id", "_version"))
+                name in DECODING_SETTINGS
+                or name.startswith(("_", "output_"))
+                or name.endswith(("_token_id", "_version"))
             )
             if not is_harmless and value != defaults.get(name):
                 logger.warning(
@@ -200,10 +210,12 @@ class CTranslate2Translator:
             ValueError: If one is unknown or impossible.
         """
         for name in settings:
-            if name not in SETTINGS:
-                raise ValueError(f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(SETTINGS)}.")
+            if name not in DECODING_SETTINGS:
+                raise ValueError(
+                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(DECODING_SETTINGS)}."
+                )
         chosen = {}
-        for name, default in SETTINGS.items():
+        for name, default in DECODING_SETTINGS.items():
             values = (settings.get(name), getattr(self.generation_config, name, None), default)
             chosen[name] = next((value for value in values if value is not None), None)
         config = SimpleNamespace(**chosen)
@@ -230,7 +242,7 @@ class CTranslate2Translator:
             limits.append(prefix_length + own)
         return max(min(limits), prefix_length + 1)
 
-    def _search(
+    def _results(
         self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
@@ -250,7 +262,7 @@ class CTranslate2Translator:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """What the first target token attends to; CTranslate2's beam search takes it from another sentence."""
+        """The attention of the first target token, which CTranslate2's beam search takes from another sentence."""
         results = self._translator.translate_batch(
             source,
             beam_size=1,
@@ -264,7 +276,7 @@ class CTranslate2Translator:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SimpleNamespace
     ) -> list[Hypothesis]:
-        hypotheses = []
+        hypotheses: list[RankedHypothesis] = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
             # CTranslate2's length is that of all tokens, the prefix included, whose probability is not.
@@ -272,22 +284,29 @@ class CTranslate2Translator:
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:
                 score += config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
-            is_complete = tokens[-1] in self._end_tokens
-            token_ids = [self._target_ids[token] for token in tokens[: len(tokens) - is_complete]]
-            hypotheses.append(Hypothesis(token_ids, score, is_complete, attention))
-        return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: config.num_return_sequences]
+            token_ids = [self._target_ids[token] for token in tokens]
+            hypotheses.append(RankedHypothesis(token_ids, prefix_length, score=score, attention=attention))
+        best = sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+        return [*best[: config.num_return_sequences]]
 
 
-def first_end(eos_token_id: int | list[int]) -> int:
-    """The token that ends a translation, the first of those where there are several.
+def load_ctranslate2_translator(
+    name_or_path: str | Path, device: str | None = None, *, ensemble: Sequence[str] = ()
+) -> Translator:
+    """The translator of a folder, asked for as `Translator.from_pretrained` is.
 
     Args:
-        eos_token_id (int or list): As a config has it.
+        name_or_path (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
+        device (str, optional): The device; a GPU where CTranslate2 finds one by default.
+        ensemble (sequence): Must be empty: CTranslate2 has no ensembles.
 
-    Returns:
-        int: The token id.
+    Raises:
+        ValueError: If an ensemble is asked for.
     """
-    return eos_token_id[0] if isinstance(eos_token_id, (list, tuple)) else eos_token_id
+    if ensemble:
+        raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
+    backend = CTranslate2Backend(name_or_path, device or "auto")
+    return Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
 
 
 def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
@@ -300,7 +319,7 @@ def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _options(config: SimpleNamespace, end_tokens: list[str], with_attention: bool) -> dict[str, Any]:
-    """What CTranslate2 calls these settings."""
+    """These settings under CTranslate2's names."""
     options = {
         "beam_size": config.num_beams,
         "length_penalty": config.length_penalty,

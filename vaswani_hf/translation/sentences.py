@@ -7,7 +7,7 @@ a full stop is ambiguous there is no boundary.
 
 import re
 
-# Never at the end of a sentence, unlike "etc." or "Inc."; each without its last full stop.
+# Abbreviations that never end a sentence, unlike "etc." or "Inc."; each without its last full stop.
 _ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf viz e.g i.e "
@@ -18,17 +18,17 @@ _ABBREVIATIONS = frozenset(
     # French, Spanish, Italian, Portuguese, Dutch
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
-# Not at the end of a sentence if a number follows: "No. 5" but "No. I do not."
+# Abbreviations that do not end a sentence if a number follows: "No. 5" but "No. I do not."
 _BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
 )
-# What is an abbreviation although its letters stand apart.
+# Abbreviations whose letters stand apart.
 _SPACED_ABBREVIATION = re.compile(
     r"\b(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
 )
-# After initials, acronyms and Roman numerals ("the U.S.", "Plan B.", "Ludwig II.") only these begin a sentence.
+# Words that begin a sentence after initials, acronyms and Roman numerals ("the U.S.", "Plan B.", "Ludwig II.").
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
@@ -56,7 +56,7 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The sentences of a text and what stands around them.
+    """The sentences of a text and the white space around them.
 
     Line breaks end a sentence. `separators[0] + sentences[0] + separators[1] + … + separators[-1]` is the text.
 
@@ -121,7 +121,7 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Whether a sentence ends here; `before` reaches back to the beginning of the sentence."""
+    """True if a sentence ends here; `before` reaches back to the beginning of the sentence."""
     following = after.lstrip(_OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False

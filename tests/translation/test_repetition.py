@@ -2,7 +2,7 @@
 
 import pytest
 
-from vaswani_hf.model.repetition_vaswani import is_loop, ngram_size_without_loops
+from vaswani_hf.translation.repetition import is_loop, ngram_size_without_loops
 
 LOOPS = [
     ("sehr " * 30, "very very very good"),

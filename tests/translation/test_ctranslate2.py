@@ -13,8 +13,9 @@ from vaswani_hf.translation.translator import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
 
-from vaswani_hf.convert.ctranslate2_engine import CTranslate2Engine
+
 from vaswani_hf.convert.export import export
+from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
 
 LINES = ["one two three", "", "five four", "three three two one", "two\u2028five", "four"]
 
@@ -43,7 +44,7 @@ def folders(tiny_config, tmp_path_factory):
 
 
 def both(folders, **options):
-    ours, theirs = Translator.from_pretrained(folders[0], "cpu"), CTranslate2Engine.from_pretrained(folders[1], "cpu")
+    ours, theirs = Translator.from_pretrained(folders[0], "cpu"), load_ctranslate2_translator(folders[1], "cpu")
     return list(ours.translate(LINES, **options)), list(theirs.translate(LINES, **options))
 
 
@@ -55,7 +56,7 @@ def both(folders, **options):
         {"num_beams": 1},
         {"split_sentences": True, "length_penalty_type": "power", "early_stopping": "never"},
         {"target_prefixes": ["eins", None, "zwei", None, None, None]},
-        {"repetition_guard": False, "max_new_tokens": 5},
+        {"repetition_guard": True, "max_new_tokens": 5},
     ],
     ids=str,
 )
@@ -104,7 +105,7 @@ def test_what_it_cannot_is_one_sentence(folders, capfdbinary, words, sentence):
 
 
 def test_phrases_are_refused(folders):
-    engine = CTranslate2Engine.from_pretrained(folders[1], "cpu")
+    engine = load_ctranslate2_translator(folders[1], "cpu")
     with pytest.raises(ValueError, match="`must_contain` must be left out with the engine ctranslate2"):
         list(engine.translate(["one"], must_contain=[["eins"]]))
 

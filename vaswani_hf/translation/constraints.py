@@ -1,10 +1,14 @@
-"""What a translation must begin with and what it must contain: from text to what `generate` takes."""
+"""Target prefixes and phrases: from text to the arguments of `generate`; the search for phrases is in `constrained_search_vaswani`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..model.configuration_vaswani import decoder_start_token_id
+from ..model.translator_vaswani import Request, checked_text
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -39,7 +43,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
         raise TypeError(f"A phrase of `must_contain` must be a str, but one is of type {type(phrase).__name__}.")
     if not phrase.strip():
         raise ValueError("A phrase of `must_contain` must have at least one character, but one is empty.")
-    # Behind some word that is then taken away.
+    # The phrase stands behind some word, which is then taken away.
     word, with_word = (
         tokenizer(text_target=text, add_special_tokens=False)["input_ids"] for text in ("a", f"a {phrase.strip()}")
     )
@@ -65,16 +69,6 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     return assigned
 
 
-def decoder_start_of(model: PreTrainedModel) -> int:
-    """The id of the token that the decoder starts from.
-
-    Args:
-        model: A sequence-to-sequence model.
-    """
-    config: Any = model.generation_config
-    return config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
-
-
 def constraint_arguments(
     model: PreTrainedModel, prefixes: Sequence[Sequence[int]], phrases: Sequence[Sequence[Sequence[int]]]
 ) -> dict[str, Any]:
@@ -91,7 +85,7 @@ def constraint_arguments(
     """
     arguments: dict[str, Any] = {}
     if any(prefixes):
-        rows = [torch.tensor([decoder_start_of(model), *prefix]) for prefix in prefixes]
+        rows = [torch.tensor([decoder_start_token_id(model.generation_config), *prefix]) for prefix in prefixes]
         arguments["decoder_input_ids"] = _padded_left(rows, model.config.pad_token_id or 0).to(model.device)
         mask = _padded_left([torch.ones_like(row) for row in rows], 0)
         if not bool(mask.all()):
@@ -106,35 +100,38 @@ def _padded_left(rows: list[torch.Tensor], fill: int) -> torch.Tensor:
     return flipped.flip(1)
 
 
-def translation_token_ids(
-    sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
-) -> list[int]:
-    """The tokens of a translation that `generate` gave back, without the start and without padding.
+def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
+    """The texts that the pipeline is given, each with its constraints.
 
     Args:
-        sequence: A row of its result.
-        num_forced: Tokens of the translation's target prefix.
-        prompt_length: Tokens that `generate` was given for the decoder, padding and start included.
-        model: The model that generated.
+        inputs: A text, a sequence of texts or another iterable of texts.
+        target_prefix: The beginning of all translations, or for a sequence a list of them, None for no constraint.
+        must_contain: The phrases of all translations, or for a sequence a list of such lists, None for no constraint.
 
     Returns:
-        The prefix first; `</s>` last, unless the translation was cut off.
+        A `Request`, a list of them or an iterator of them.
+
+    Raises:
+        TypeError: If a text is no str, or the phrases are one.
+        ValueError: If there are not as many prefixes or lists of phrases as texts.
     """
-    ends = model.generation_config.eos_token_id  # type: ignore[union-attr]
-    ends = set(ends if isinstance(ends, (list, tuple)) else [ends])
-    own = list(sequence[prompt_length:])
-    end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
-    # What was cut off before the others of its batch is filled up.
-    while end > 1 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
-        end -= 1
-    return [*sequence[prompt_length - num_forced : prompt_length], *own[:end]]
-
-
-__all__ = [
-    "assign_phrases",
-    "constraint_arguments",
-    "decoder_start_of",
-    "phrase_token_ids",
-    "prefix_token_ids",
-    "translation_token_ids",
-]
+    if isinstance(must_contain, str):
+        raise TypeError("`must_contain` must be a list of phrases, but is a str.")
+    is_one = isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable)
+    num_texts = len(inputs) if isinstance(inputs, Sequence) and not is_one else None
+    columns: list[Iterable[Any]] = []
+    given = (("target_prefix", target_prefix, str, ""), ("must_contain", must_contain, (list, tuple), ()))
+    for name, value, kind, nothing in given:
+        entries = value if isinstance(value, (list, tuple)) else ()
+        if not any(isinstance(e, kind) for e in entries) or not all(e is None or isinstance(e, kind) for e in entries):
+            columns.append(repeat(value or nothing))
+            continue
+        if len(entries) != num_texts:
+            there = "one text or a stream" if num_texts is None else f"{num_texts} texts"
+            raise ValueError(f"`{name}` must have one entry per text, but has {len(entries)} for {there}.")
+        columns.append([entry or nothing for entry in entries])
+    rows = zip([inputs] if is_one else inputs, *columns, strict=False)
+    requests: Iterator[Request] = (Request(checked_text(text), *constraints) for text, *constraints in rows)
+    if is_one:
+        return next(requests)
+    return requests if num_texts is None else list(requests)

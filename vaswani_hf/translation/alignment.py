@@ -9,20 +9,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
-
-def source_word_indices(text: str, offsets: Sequence[Sequence[int]], special_mask: Sequence[int]) -> list[int]:
-    """For each token of a source text the word that it belongs to.
-
-    Args:
-        text: The text; its words are what white space separates.
-        offsets: [S] the first character of each token and the one behind its last, as `return_offsets_mapping` gives.
-        special_mask: [S] 1 for tokens that are no text, as `return_special_tokens_mask` gives.
-
-    Returns:
-        [S] indices of words from 0; -1 for what belongs to none. White space belongs to the word behind it.
-    """
-    starts = [-1 if special else offset[0] for offset, special in zip(offsets, special_mask, strict=True)]
-    return _words_at(text, starts)
+from ..model.translator_vaswani import words_at
 
 
 def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[int]]:
@@ -42,20 +29,11 @@ def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizer
         # Decoding ends in a replacement character where the last token is the first part of a character.
         begun = _decode(token_ids[:i], tokenizer)
         starts.append(-1 if token_id in special else len(os.path.commonprefix([begun, text])))
-    return text.split(), _words_at(text, starts)
+    return text.split(), words_at(text, starts)
 
 
 def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-
-def _words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """The index of the word at or behind each position in the text; -1 where there is none, or for the position -1."""
-    # For each character, and the end, how many words end before it.
-    ended = [0]
-    for character, following in zip(text, (text + " ")[1:], strict=True):
-        ended.append(ended[-1] + (not character.isspace() and following.isspace()))
-    return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
 
 
 def align_words(
@@ -110,4 +88,4 @@ def shift_alignment(alignment: str, num_source: int, num_target: int) -> str:
     return to_pharaoh([(int(source) + num_source, int(target) + num_target) for source, target in pairs])
 
 
-__all__ = ["align_words", "shift_alignment", "source_word_indices", "target_word_indices", "to_pharaoh"]
+__all__ = ["align_words", "shift_alignment", "target_word_indices", "to_pharaoh"]

@@ -7,18 +7,11 @@ import torch
 from conftest import COPIED_WORDS
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.alignment_vaswani import align_words, shift_alignment, source_word_indices, target_word_indices
-from vaswani_hf.model.constraints_vaswani import translation_token_ids
-from vaswani_hf.model.scoring_vaswani import (
-    Hypothesis,
-    Scorer,
-    Translation,
-    Word,
-    join_translations,
-    scoring_config,
-    token_log_probs,
-)
-from vaswani_hf.translation.translator import Translator
+from vaswani_hf.model.translator_vaswani import Hypothesis, Segment, TranslationOptions, translation_token_ids
+from vaswani_hf.translation import Translator
+from vaswani_hf.translation.alignment import align_words, shift_alignment, target_word_indices
+from vaswani_hf.translation.pytorch import token_log_probs
+from vaswani_hf.translation.scoring import Translation, Word, join_translations
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
@@ -88,13 +81,13 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
-        hypotheses = [Hypothesis(row, len(ids[i // 3]), "") for i, row in enumerate(rows)]
-        scorer = Scorer([model], tokenizer, scoring_config(model.generation_config, **settings))
-        repeated = {name: tensor.repeat_interleave(3, dim=0) for name, tensor in inputs.items()}
-        scores = [translation.score for translation in scorer(repeated, hypotheses)]
+        hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
+        segments = [Segment(text, tokenizer(text)["input_ids"], []) for text in TEXTS for _ in range(3)]
+        options = TranslationOptions(return_scores=True, generate=settings)
+        scores = [scored.score for (scored,) in translator._described(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
         # The same way through the translator, whose batches are in another order.
-        options = {"target_prefixes": prefixes, "repetition_guard": False, **search}
+        options = {"target_prefixes": prefixes, **search}
         translated = list(translator.translate(TEXTS, **options))
         flat = [t.score for first in translated for t in (first, *first.alternatives)]
         assert flat == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
@@ -117,7 +110,7 @@ def test_the_probabilities_of_an_ensemble_are_averaged(copier, babbler):
         for a, b, mean in zip(one.token_log_probs, other.token_log_probs, both.token_log_probs, strict=True):
             assert math.exp(mean) == pytest.approx((math.exp(a) + math.exp(b)) / 2, abs=1e-5)
     settings = {"num_beams": 3, "max_new_tokens": 30, "length_penalty": 0.6, "coverage_penalty": 0.2}
-    (translation,) = ensemble.translate([TEXTS[1]], return_scores=True, repetition_guard=False, **settings)
+    (translation,) = ensemble.translate([TEXTS[1]], return_scores=True, **settings)
     (again,) = ensemble.score([TEXTS[1]], [translation.text], length_penalty=0.6, coverage_penalty=0.2)
     (alone,) = copier.score([TEXTS[1]], [translation.text], length_penalty=0.6, coverage_penalty=0.2)
     assert again.score == pytest.approx(translation.score, abs=1e-4) != alone.score
@@ -217,12 +210,12 @@ def test_a_copying_model_aligns_each_word_with_itself(copier):
     assert given.alignment == translations[0].alignment
 
 
-def test_words_of_tokens_that_are_parts_of_characters():
+def test_words_of_tokens_that_are_parts_of_characters(copier):
     tokenizer = train_tokenizer(["x"], 260)
     text = "  Łódź 日本\tö "
-    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
-    source = source_word_indices(text, encoded["offset_mapping"], encoded["special_tokens_mask"])
-    words, target = target_word_indices(encoded["input_ids"], tokenizer)
+    segment = Translator(copier.model, tokenizer, tokenizer)._segment(text, TranslationOptions())
+    source = segment.words
+    words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
     # A byte each: white space belongs to the word behind it, and at the end to none.
     letters = [0] * len("Łódź".encode()) + [1] + [1] * len("日本".encode()) + [2] + [2] * len("ö".encode())

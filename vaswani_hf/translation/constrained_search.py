@@ -5,13 +5,16 @@ already, as many beams are kept as a search without phrases has. None ends befor
 limit a beam may only go on with them.
 """
 
+import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 
-from .beam_search_vaswani import NOTHING, BeamSearch, Candidates
+from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates
+from ..model.configuration_vaswani import eos_token_ids
 
 # Of each phrase, how many of its tokens the end of a translation has in order; its length once it was there.
 Progress = tuple[int, ...]
@@ -215,19 +218,21 @@ class PhraseSearch(BeamSearch):
         return ending + going_on
 
 
-def check_phrases(must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int) -> None:
-    """Check what translations shall contain.
+def check_phrases(
+    must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int, has_own_cache: bool
+) -> None:
+    """Check the phrases that translations shall contain.
 
     Args:
         must_contain (Sequence): For each sentence its phrases, lists of token ids.
         config (GenerationConfig): The settings they come with.
         num_classes (int): V.
+        has_own_cache (bool): Whether the caller gives a cache.
 
     Raises:
-        ValueError: If a phrase is no list of token ids, or tokens are sampled.
+        ValueError: If a phrase is no list of token ids, tokens are sampled, or there is a cache.
     """
-    ends = config.eos_token_id if isinstance(config.eos_token_id, (list, tuple)) else [config.eos_token_id]
-    special = {*ends, config.pad_token_id, config.decoder_start_token_id}
+    special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
         for phrase in phrases or ():
             is_possible = isinstance(phrase, (list, tuple)) and len(phrase) > 0
@@ -240,3 +245,45 @@ def check_phrases(must_contain: Sequence[Sequence[Sequence[int]]], config: Gener
                 )
     if config.do_sample:
         raise ValueError("`must_contain` cannot be combined with `do_sample`; leave one of them out.")
+    if has_own_cache:
+        raise ValueError("`must_contain` cannot be combined with `past_key_values`; leave one of them out.")
+
+
+def search_again(
+    task: Any, config: GenerationConfig, must_contain: Sequence[Sequence[Sequence[int]]], search: BeamSearch
+) -> BeamSearch:
+    """The search for translations that contain phrases, of the sentences whose translations lack one so far.
+
+    Args:
+        task (Any): The batch, as `generate` searches it.
+        config (GenerationConfig): The settings.
+        must_contain (Sequence): For each sentence its phrases, lists of token ids.
+        search (BeamSearch): The search without phrases, when it is over; most translations contain them by themselves.
+
+    Returns:
+        BeamSearch: One with all results.
+
+    Raises:
+        ValueError: If there are not as many lists of phrases as sentences.
+    """
+    if len(must_contain) != len(task.prompt):
+        raise ValueError(
+            f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
+            f"{len(task.prompt)} sentences."
+        )
+    phrases = [Phrases(of_sentence or ()) for of_sentence in must_contain]
+    found = search.results()[0].view(len(phrases), config.num_return_sequences, -1).tolist()
+    lacking = [i for i, wanted in enumerate(phrases) if not all(map(wanted.are_in, found[i]))]
+    if not lacking:
+        return search
+    grid = copy.copy(config)
+    grid.num_beams = config.num_beams * (1 + max(phrases[i].length for i in lacking))
+    if task.in_lock_step:
+        # Outputs of each step are those of all sentences; the ones that lack nothing are searched as before.
+        phrases = [wanted if i in lacking else Phrases([]) for i, wanted in enumerate(phrases)]
+    kept = range(len(phrases)) if task.in_lock_step else lacking
+    search_class = partial(PhraseSearch, phrases, config.num_beams)
+    other = task.run(grid, search_class, torch.tensor(kept, device=task.prompt.device))
+    if not task.in_lock_step:
+        other.take_over(search)
+    return other

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vaswani_hf.model.sentences_vaswani import join_sentences, split_sentences
+from vaswani_hf.translation.sentences import join_sentences, split_sentences
 
 # Each with | where it is to be split.
 SPLIT = [

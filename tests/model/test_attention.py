@@ -1,0 +1,224 @@
+"""The contract of attention: the search's shortcuts, its long way and teacher forcing are one computation.
+
+It holds over every field of the config that changes the computation, and over an attention that only these tests have.
+"""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from search_models import EOS, PAD, PREFIXES, SOURCES, START, batch_of, pad
+from transformers import GenerationConfig
+
+from vaswani_hf import VaswaniConfig
+from vaswani_hf.model import layers_vaswani
+from vaswani_hf.model.attention_vaswani import AttentionWatch, VaswaniAttention
+from vaswani_hf.model.incremental_decoding_vaswani import RowDecoder, TreeDecoder
+
+FIELDS = {
+    "d_model": {"d_model": 24},
+    "encoder_layers": {"encoder_layers": 1},
+    "decoder_layers": {"decoder_layers": 3},
+    "encoder_attention_heads": {"encoder_attention_heads": 4, "d_k": 8, "d_v": 8},
+    "decoder_attention_heads": {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8},
+    "encoder_ffn_dim": {"encoder_ffn_dim": 12},
+    "decoder_ffn_dim": {"decoder_ffn_dim": 12},
+    "d_k": {"d_k": 5},
+    "d_v": {"d_v": 3},
+    "activation_function": {"activation_function": "gelu"},
+    "norm_position": {"norm_position": "pre"},
+    "layer_norm_eps": {"layer_norm_eps": 0.1},
+    "position_embedding": {"position_embedding": "learned", "max_position_embeddings": 24},
+    "max_position_embeddings": {"position_embedding": "learned", "max_position_embeddings": 32},
+    "scale_embedding": {"scale_embedding": False},
+    "share_encoder_decoder_embeddings": {"share_encoder_decoder_embeddings": False},
+    "decoder_vocab_size": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29},
+    "tie_word_embeddings": {"tie_word_embeddings": False},
+    "attention_bias": {"attention_bias": True},
+    "vocab_size": {"vocab_size": 31},
+    "pad_token_id": {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1},
+}
+# They act in training only, are other names of a class, or say what is given back.
+WITHOUT_EFFECT = """
+    dropout attention_dropout activation_dropout label_smoothing label_smoothing_form use_cache is_encoder_decoder
+    bos_token_id eos_token_id decoder_start_token_id
+""".split()
+
+
+class NearbyDistances(VaswaniAttention):
+    """An attention that nobody knows: scores are distances, and self-attention reaches no further than two tokens."""
+
+    def scores(self, query, key):
+        return -(query.unsqueeze(3) - key.unsqueeze(2)).abs().sum(dim=-1)
+
+    def neighbourhood(self, query_positions, key_positions):
+        return (query_positions - key_positions).abs() <= 2
+
+
+class OtherForward(VaswaniAttention):
+    """An attention whose forward does something else with the values."""
+
+    def forward(self, *args, **kwargs):
+        output, weights = super().forward(*args, **kwargs)
+        return 1.5 * output.tanh(), weights
+
+
+OTHERS = {"other scores and mask": NearbyDistances, "other forward": OtherForward}
+
+
+@pytest.fixture(params=["default", *FIELDS, *OTHERS])
+def model(request, tiny_model, monkeypatch):
+    if request.param in OTHERS:
+        monkeypatch.setattr(layers_vaswani, "VaswaniAttention", OTHERS[request.param])
+    return tiny_model(**FIELDS.get(request.param, {}))
+
+
+def test_every_field_that_changes_the_computation_is_here():
+    own = {field.name for field in fields(VaswaniConfig)} - {
+        field.name
+        for base in VaswaniConfig.__mro__[1:-1]
+        for field in getattr(base, "__dataclass_fields__", {}).values()
+    }
+    named = {"bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder"}
+    assert own | named | {"tie_word_embeddings"} >= set(FIELDS) | set(WITHOUT_EFFECT) - {"tie_word_embeddings"}
+    missing = own - set(FIELDS) - set(WITHOUT_EFFECT)
+    assert not missing, f"Say in this test what these fields do: {missing}"
+
+
+def inputs_of(model, with_prefixes):
+    pad_id, start = model.config.pad_token_id, model.config.decoder_start_token_id
+    prefixes = [[start, *prefix[1:]] for prefix in PREFIXES] if with_prefixes else None
+    return batch_of(SOURCES, "left", prefixes, pad_id)
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def decoders(model, batch, num_beams, **settings):
+    """A decoder of each kind over the same sentences."""
+    config = GenerationConfig(num_beams=num_beams, use_cache=True, is_assistant=False, **settings)
+    encoded = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    kwargs = {"encoder_outputs": encoded, "attention_mask": batch["attention_mask"], "use_cache": True}
+    if "decoder_attention_mask" in batch:
+        kwargs["decoder_attention_mask"] = batch["decoder_attention_mask"].repeat_interleave(num_beams, dim=0)
+    return TreeDecoder(model, config, dict(kwargs)), RowDecoder(model, config, dict(kwargs))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("with_prefixes", [False, True])
+def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, num_beams, with_prefixes):
+    batch = inputs_of(model, with_prefixes)
+    start = torch.full((len(SOURCES), 1), model.config.decoder_start_token_id)
+    prompt = batch.get("decoder_input_ids", start)
+    generator = torch.Generator().manual_seed(0)
+    tree, rows = decoders(model, batch, num_beams, coverage_penalty=0.2)
+    sequences = prompt.unsqueeze(1).expand(-1, num_beams, -1)
+    logits = [decoder.start(prompt.repeat_interleave(num_beams, dim=0)) for decoder in (tree, rows)]
+    close(*(value.expand(-1, num_beams, -1) for value in logits))
+    # As many steps as prune the tree, with sentences that leave.
+    for step in range(18):
+        parents = torch.randint(num_beams, (len(sequences), num_beams), generator=generator)
+        tokens = torch.randint(3, 23, (len(sequences), num_beams, 1), generator=generator)
+        sequences = sequences.gather(1, parents.unsqueeze(2).expand(-1, -1, sequences.shape[2]))
+        sequences = torch.cat((sequences, tokens), dim=2)
+        actual, expected = (decoder.step(sequences, parents) for decoder in (tree, rows))
+        close(actual, expected)
+        close(tree.coverage, rows.coverage)
+        if step == 9:
+            staying = torch.tensor([0, 2, 3])
+            for decoder in (tree, rows):
+                decoder.select(staying)
+            sequences, batch = sequences[staying], {name: value[staying] for name, value in batch.items()}
+    forced = {name: value.repeat_interleave(num_beams, dim=0) for name, value in batch.items()}
+    if with_prefixes:
+        added = torch.ones(len(forced["decoder_attention_mask"]), 18, dtype=torch.int64)
+        forced["decoder_attention_mask"] = torch.cat((forced["decoder_attention_mask"], added), dim=1)
+    forced["decoder_input_ids"] = sequences.flatten(0, 1)
+    close(actual.flatten(0, 1), model(**forced).logits[:, -1])
+
+
+@torch.no_grad()
+def test_watched_weights_are_the_models_own_attentions(model):
+    batch = inputs_of(model, True)
+    watch = AttentionWatch(range(model.config.decoder_layers))
+    watched = model(**batch, attention_watch=watch).logits
+    model.set_attn_implementation("eager")
+    outputs = model(**batch, output_attentions=True)
+    # What padding attends to is nobody's, and differs between implementations.
+    real = batch["decoder_attention_mask"].bool()
+    close(watched[real], outputs.logits[real])
+    assert sorted(watch.weights) == list(range(model.config.decoder_layers))
+    for layer, attention in enumerate(outputs.cross_attentions):
+        close(watch.weights[layer][real], attention.mean(dim=1)[real])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [{}, {"coverage_penalty": 0.3}, {"cache_implementation": "static"}])
+def test_the_search_finds_the_same_on_every_way(model, settings):
+    batch = inputs_of(model, False)
+    options = {"num_beams": 3, "max_new_tokens": 8, "early_stopping": "never", "num_return_sequences": 2}
+    plain = model.generate(**batch, **options, **{k: v for k, v in settings.items() if k != "cache_implementation"})
+    recorded = model.generate(
+        **batch, **options, **settings, return_dict_in_generate=True, output_scores=True, output_attentions=True
+    )
+    width = min(plain.shape[1], recorded.sequences.shape[1])
+    assert torch.equal(plain[:, :width], recorded.sequences[:, :width])
+    scores = []
+    for row, source in enumerate(s for s in range(len(SOURCES)) for _ in range(2)):
+        target = recorded.sequences[row]
+        length = next((i + 1 for i, t in enumerate(target.tolist()) if t == EOS and i > 0), len(target))
+        forced = {name: batch[name][source : source + 1] for name in ("input_ids", "attention_mask")}
+        log_probs = model(**forced, decoder_input_ids=target[None, : length - 1]).logits.log_softmax(dim=-1)
+        scores.append(log_probs[0].gather(1, target[1:length, None]).sum() / (length - 1))
+    if "coverage_penalty" not in settings:
+        close(recorded.sequences_scores, torch.stack(scores))
+
+
+@torch.no_grad()
+def test_neighbourhoods_reach_encoder_and_decoder(tiny_model, monkeypatch):
+    monkeypatch.setattr(layers_vaswani, "VaswaniAttention", NearbyDistances)
+    near = tiny_model(encoder_layers=1, decoder_layers=1)
+    sources, targets = pad([SOURCES[3]]), pad([[START, 5, 6, 7, 8, 9, 10]])
+    outputs = near(input_ids=sources, decoder_input_ids=targets, output_attentions=True)
+    for weights, is_causal in ((outputs.encoder_attentions[0], False), (outputs.decoder_attentions[0], True)):
+        distance = torch.arange(weights.shape[-1])[:, None] - torch.arange(weights.shape[-1])
+        hidden = (distance.abs() > 2) | ((distance < 0) & is_causal)
+        assert weights[..., hidden].max() == 0 and weights[..., ~hidden].min() > 0
+    assert (outputs.cross_attentions[0] > 0).all()
+
+
+def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
+    def shortcuts(model):
+        layer = model.get_decoder().layers[0]
+        return layer.self_attn.may_fuse, layer.may_step, model.decodes_trees
+
+    model = tiny_model()
+    assert shortcuts(model) == (True, True, True)
+    # Whatever replaces what a shortcut was declared for is computed the long way.
+    for name, expected in (("scores", (False, True)), ("forward", (True, False)), ("keys_and_values", (True, False))):
+        with monkeypatch.context() as patch:
+            patch.setattr(VaswaniAttention, name, lambda *args, **kwargs: None)
+            assert shortcuts(model)[:2] == expected
+        with monkeypatch.context() as patch:
+            patch.setattr(model.get_decoder().layers[0].self_attn, name, lambda *args, **kwargs: None)
+            assert shortcuts(model)[:2] == expected
+    handle = model.get_decoder().layers[0].fc1.register_forward_hook(lambda *args: None)
+    assert shortcuts(model) == (True, False, True)
+    handle.remove()
+    handle = model.get_decoder().register_forward_hook(lambda *args: None)
+    assert shortcuts(model) == (True, True, False)
+    handle.remove()
+    assert shortcuts(model) == (True, True, True)
+
+
+def test_a_score_function_changed_in_place_reaches_the_search(tiny_model, monkeypatch):
+    model, batch = tiny_model(), batch_of(SOURCES)
+    options = {"num_beams": 3, "max_new_tokens": 8}
+    before = model.generate(**batch, **options)
+    monkeypatch.setattr(VaswaniAttention, "scores", NearbyDistances.scores)
+    plain = model.generate(**batch, **options)
+    assert torch.equal(plain, model.generate(**batch, **options, return_dict_in_generate=True).sequences)
+    assert not torch.equal(plain, before)
+    assert PAD not in plain[:, 1:3]

@@ -1,0 +1,445 @@
+"""Attention: the one place where masks, scores, weights and the cache of keys and values meet.
+
+This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
+Another score function overrides `VaswaniAttention.scores`, another mask sets `VaswaniAttention.neighbourhood`; training,
+cached decoding, the search's tree, coverage and alignments then follow, and shortcuts that do not know it are not taken.
+
+Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
+B batch, S source length, T target length, H heads, D model width, K key width per head; in the search N sentences and M tokens
+of the tree.
+"""
+
+# transformers types caches and masks more widely than they come here.
+# mypy: disable-error-code="arg-type,union-attr"
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vaswani import VaswaniConfig
+
+# Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
+Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class AttentionWatch:
+    """Cross-attention weights of chosen decoder layers, which fused kernels do not give.
+
+    It is handed to the model's forward as `attention_watch=`; nothing is attached to the model, so that calls in other
+    threads are not seen.
+
+    Attributes:
+        weights (dict): By layer [B, T, S] float32, the mean over the heads; each row adds up to 1.
+    """
+
+    def __init__(self, layers: Collection[int]):
+        """A watch over these decoder layers, counted from 0, for one call of the model."""
+        self.layers = frozenset(layers)
+        self.weights: dict[int, torch.Tensor] = {}
+
+    def take(self, layer_idx: int, weights: torch.Tensor) -> None:
+        """Keep the weights [B, H, T, S] of a layer."""
+        self.weights[layer_idx] = weights.float().mean(dim=1)
+
+
+def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
+    """The attention mask that the padding tokens imply.
+
+    Args:
+        input_ids (torch.Tensor): [B, S] int64.
+        pad_token_id (int): The id of `<pad>`.
+        shared_with (str, optional): "end" where `</s>` has the same id, so that the first one after a token is no
+            padding; "start" where the decoder's start has the same id, so that the last one before a token is none.
+
+    Returns:
+        torch.Tensor: [B, S] bool, True for real tokens.
+    """
+    mask = input_ids != pad_token_id
+    if shared_with == "end":
+        mask[:, 1:] |= mask[:, :-1].clone()
+    elif shared_with == "start":
+        mask[:, :-1] |= mask[:, 1:].clone()
+        mask[:, :1] |= ~mask.any(dim=1, keepdim=True)
+    return mask
+
+
+def positions_of(
+    attention_mask: torch.Tensor | None,
+    states: torch.Tensor,
+    past_length: torch.Tensor | int = 0,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Positions that count real tokens only: the first real token of each row has position 0.
+
+    Args:
+        attention_mask (torch.Tensor, optional): [B, S] with the cached tokens, nonzero for real ones; or a causal mask
+            [B, 1, T, S], bool or additive, as `generate` makes one for a static cache. With any other mask all tokens
+            count.
+        states (torch.Tensor): [B, T, D], the embedded tokens.
+        past_length (torch.Tensor or int): Tokens before these, where all count.
+        is_causal (bool): Whether a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
+
+    Returns:
+        torch.Tensor: [B or 1, T] int64; 0 for padding before the first token.
+    """
+    length = states.shape[1]
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.bool().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
+    if isinstance(attention_mask, torch.Tensor) and is_causal:
+        visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask.eq(0)
+        return (visible[:, 0].sum(dim=-1) - 1).clamp(min=0)
+    return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
+
+
+def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The mask that is added to attention scores of a dtype: 0 where `visible` (bool, any shape), else the smallest number.
+
+    A row of nothing but padding stays finite, unlike with -inf.
+    """
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+def attention_masks(
+    attentions: Sequence["VaswaniAttention"],
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    past_key_values: Cache | None = None,
+    encoder_hidden_states: torch.Tensor | None = None,
+) -> list[Any]:
+    """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
+
+    Args:
+        attentions (Sequence): One per layer; those alike share a mask.
+        inputs_embeds (torch.Tensor): [B, T, D] float, where the queries come from.
+        attention_mask (torch.Tensor, optional): [B, S], nonzero for real tokens; of self-attention with the cached ones.
+        past_key_values (Cache, optional): The decoder's cache, or that of both attentions.
+        encoder_hidden_states (torch.Tensor, optional): [B or B/K, S, D] float, for cross-attention; K beams of a
+            sentence may share one source, which then has one mask.
+
+    Returns:
+        list: For each attention the mask that its implementation takes.
+    """
+    given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+    create: Callable = create_bidirectional_mask
+    if encoder_hidden_states is not None:
+        given["inputs_embeds"] = inputs_embeds[: len(encoder_hidden_states)]
+        given["encoder_hidden_states"] = encoder_hidden_states
+    elif attentions[0].is_causal:
+        is_pair = isinstance(past_key_values, EncoderDecoderCache)
+        given["past_key_values"] = past_key_values.self_attention_cache if is_pair else past_key_values
+        create = create_causal_mask
+    made: dict[Any, Any] = {}
+    masks = []
+    for attention in attentions:
+        implementation = attention.implementation
+        # Cross-attention sees the whole source.
+        allowed = attention.neighbourhood if encoder_hidden_states is None else None
+        if (implementation, allowed) not in made:
+            config = attention.config
+            if implementation != config._attn_implementation:
+                config = copy.copy(config)
+                config._attn_implementation = implementation
+            restricted = {} if allowed is None else {"and_mask_function": _by_position(allowed)}
+            made[implementation, allowed] = create(config=config, **given, **restricted)
+        masks.append(made[implementation, allowed])
+    return masks
+
+
+def tree_masks(
+    attentions: Sequence["VaswaniAttention"],
+    mask: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor | None,
+) -> list[torch.Tensor]:
+    """For each decoder self-attention the additive mask [N, 1, T, M] over a tree of tokens.
+
+    Args:
+        attentions (Sequence): One per layer.
+        mask (torch.Tensor): [N, T, M] additive, which tokens of the tree are before each new one.
+        query_positions (torch.Tensor): [N, T or 1] int64, of the new tokens.
+        key_positions (torch.Tensor, optional): [N, M] int64, needed where an attention has a neighbourhood.
+    """
+    masks = []
+    for attention in attentions:
+        narrowed = mask
+        if attention.neighbourhood is not None and key_positions is not None:
+            near = attention.neighbourhood(query_positions[:, :, None], key_positions[:, None])
+            # Not added, since the sum of two smallest numbers is -inf.
+            narrowed = mask.masked_fill(~near, torch.finfo(mask.dtype).min)
+        masks.append(narrowed[:, None])
+    return masks
+
+
+def _by_position(allowed: Neighbourhood) -> Callable:
+    return lambda batch_idx, head_idx, q_idx, kv_idx: allowed(q_idx, kv_idx)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention(Q, K, V) = softmax(scores(Q, K)) V, Section 3.2.1, Eq. (1): values [B, T, H, d_v], weights [B, H, T, S].
+
+    The arguments are those of transformers' attention functions; `module.weights` is the softmax and knows the scaling.
+    """
+    weights = module.weights(query, key, attention_mask).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class VaswaniAttention(nn.Module):
+    """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V).
+
+    Attributes:
+        neighbourhood (Callable, optional): Narrows self-attention down to pairs of positions: a function of query and
+            key positions (int64, broadcastable) that is True where one may attend; None for all that the order allows.
+    """
+
+    neighbourhood: Neighbourhood | None = None
+
+    def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.d_k = config.d_k or config.d_model // num_heads
+        self.d_v = config.d_v or config.d_model // num_heads
+        self.scaling = self.d_k**-0.5
+        self.attention_dropout = config.attention_dropout
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=bias)
+        self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=bias)
+
+    @property
+    def may_fuse(self) -> bool:
+        """Fused kernels may take the place of `weights`: they know softmax(QK^T / sqrt(d_k)) and no other scores.
+
+        False for a class with scores or weights of its own, unless it says otherwise.
+        """
+        return _is_declared(self, "scores", "weights")
+
+    @property
+    def may_step(self) -> bool:
+        """`AttentionStep` may take the place of `forward`.
+
+        False for a class with a forward of its own, unless it says otherwise, and where something was put around or in
+        place of a projection.
+        """
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
+        own = _is_declared(self, "forward", "attend", "keys_and_values") and is_untouched(self)
+        return own and all(type(projection) is nn.Linear and is_untouched(projection) for projection in projections)
+
+    @property
+    def implementation(self) -> str:
+        """The attention implementation of transformers that computes this attention: the config's, if it can."""
+        return self.config._attn_implementation if self.may_fuse else "eager"
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """QK^T / sqrt(d_k), Section 3.2.1: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
+        return torch.matmul(query, key.transpose(2, 3)) * self.scaling
+
+    def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """The attention weights: the softmax of the masked scores.
+
+        Args:
+            query (torch.Tensor): [B, H, T, K] float.
+            key (torch.Tensor): [B, H, S, K] float.
+            attention_mask (torch.Tensor, optional): [B, S] or broadcastable to [B, H, T, S]; bool, or additive.
+
+        Returns:
+            torch.Tensor: [B, H, T, S] float32; each row adds up to 1.
+        """
+        scores = self.scores(query, key)
+        if attention_mask is not None:
+            mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
+            is_additive = mask.dtype.is_floating_point
+            scores = scores + (mask if is_additive else additive_mask(mask.bool(), scores.dtype))
+        return nn.functional.softmax(scores, dim=-1, dtype=torch.float32)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
+        attention_watch: AttentionWatch | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from each position to those that the mask allows.
+
+        Args:
+            hidden_states (torch.Tensor): [B, T, D] float, where the queries come from.
+            key_value_states (torch.Tensor, optional): [B, S, D] float, the encoder's output in cross-attention; [B/K,
+                S, D] where every K rows, the beams of a sentence, have one source in common.
+            past_key_values (Cache, optional): Keys and values of earlier calls.
+            attention_mask (torch.Tensor, optional): The mask that the implementation takes.
+            attention_watch (AttentionWatch, optional): Gets the weights of a cross-attention.
+            **kwargs: Passed on to the attention implementation.
+
+        Returns:
+            tuple: [B, T, D] float, and the weights [B, H, T, S] where the implementation gives them.
+        """
+        batch_shape = hidden_states.shape[:-1]
+        query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
+        key, value = self.keys_and_values(hidden_states, key_value_states, past_key_values)
+        watch = None if key_value_states is None else attention_watch
+        output, weights = self.attend(query, key, value, attention_mask, watch, **kwargs)
+        return self.out_proj(output.reshape(*batch_shape, -1)), weights
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        watch: AttentionWatch | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
+
+        Args:
+            query (torch.Tensor): [B, H, T, K] float.
+            key (torch.Tensor): [B, H, S, K] float, or [B/K, H, S, K] where K rows share a source.
+            value (torch.Tensor): [B, H, S, d_v] float, or as the keys.
+            attention_mask (torch.Tensor, optional): The mask that the implementation takes.
+            watch (AttentionWatch, optional): Gets the weights.
+            **kwargs: Passed on to the attention implementation.
+        """
+        rows, length = query.shape[0], query.shape[2]
+        if len(key) != rows:
+            # Beams attend to their common source as positions of one row.
+            query = query.unflatten(0, (len(key), -1)).transpose(1, 2).flatten(2, 3)
+            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
+                attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
+        if watch is not None and self.layer_idx in watch.layers:
+            watched = self.weights(query, key, attention_mask)
+            watch.take(self.layer_idx, _unfolded(watched, rows, length))
+        implementation = self.implementation
+        # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
+        pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
+        if pad > 0:
+            value = nn.functional.pad(value, (0, pad))
+        elif pad < 0:
+            query, key = nn.functional.pad(query, (0, -pad)), nn.functional.pad(key, (0, -pad))
+        kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        dropout = self.attention_dropout if self.training else 0.0
+        output, weights = kernel(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        output = output[..., : self.d_v]
+        if len(output) != rows:
+            output = output.unflatten(1, (-1, length)).flatten(0, 1)
+        return output, None if weights is None else _unfolded(weights, rows, length)
+
+    def keys_and_values(
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache, from these states, or both; see `forward`."""
+        # A cache that is no pair holds the decoder's own keys and values only.
+        cache = past_key_values if key_value_states is None else None
+        if isinstance(past_key_values, EncoderDecoderCache):
+            cache = past_key_values.self_attention_cache
+            if key_value_states is not None:
+                cache = past_key_values.cross_attention_cache
+                if past_key_values.is_updated.get(self.layer_idx):
+                    layer: Any = cache.layers[self.layer_idx]
+                    return layer.keys, layer.values
+                past_key_values.is_updated[self.layer_idx] = True
+        states = hidden_states if key_value_states is None else key_value_states
+        key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
+        value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        return key, value
+
+
+# Shortcuts are declared for these very functions, so that whatever replaces one of them is computed the long way.
+_DECLARED = {
+    name: vars(VaswaniAttention)[name] for name in ("scores", "weights", "forward", "attend", "keys_and_values")
+}
+
+
+def _is_declared(attention: VaswaniAttention, *names: str) -> bool:
+    kind, own = type(attention), vars(attention)
+    return all(getattr(kind, name) is _DECLARED[name] and name not in own for name in names)
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """No hook and no other forward, such as that of offloading, was put into a module itself."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
+def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
+    """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
+    return weights if len(weights) == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+
+
+class AttentionStep:
+    """An attention for decoding steps, for one that declares `may_step`: `forward` without calls of modules.
+
+    With few beams these calls, and looking up sub-modules, take longer than the work. It attends by the attention's own
+    `attend`.
+
+    Args:
+        attention (VaswaniAttention): The attention.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
+        is_cross (bool): Whether it attends to the source.
+    """
+
+    def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
+        self.attention, self.is_cross, self.layer_idx = attention, is_cross, attention.layer_idx
+        self.d_k, self.d_v = attention.d_k, attention.d_v
+        self.q, self.k, self.v, self.out = (
+            (projection.weight, projection.bias)
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
+        )
+        self.own, self.source = cache.self_attention_cache, cache.cross_attention_cache.layers
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        watch: AttentionWatch | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
+        linear = nn.functional.linear
+        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
+        if self.is_cross:
+            layer = self.source[self.layer_idx]
+            key, value = layer.keys, layer.values
+        else:
+            key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
+            value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
+            key, value = self.own.update(key, value, self.layer_idx)
+        output, _ = self.attention.attend(query, key, value, mask, watch)
+        return linear(output.reshape(len(states), -1), *self.out)
+
+
+__all__ = [
+    "AttentionStep",
+    "AttentionWatch",
+    "VaswaniAttention",
+    "additive_mask",
+    "attention_masks",
+    "eager_attention_forward",
+    "infer_mask",
+    "is_untouched",
+    "positions_of",
+    "tree_masks",
+]

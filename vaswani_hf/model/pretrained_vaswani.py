@@ -1,0 +1,42 @@
+"""A model that remembers where it was loaded from.
+
+It travels because the pipeline finds the tokenizer of the target language by it.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+from .configuration_vaswani import TARGET_FOLDER
+
+
+class FromRepository:
+    """Loading of a model together with the place that it is loaded from.
+
+    Attributes:
+        origin (Path, optional): The local folder, in the cache that of the commit; None for a model that was built, and
+            for one in a subfolder.
+    """
+
+    origin: Path | None = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
+        name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
+        if name is None or kwargs.get("subfolder"):
+            return loaded
+        if os.path.isdir(name):
+            model.origin = Path(name).absolute()
+            return loaded
+        place: dict[str, Any] = {"cache_dir": kwargs.get("cache_dir")}
+        cached = try_to_load_from_cache(name, "config.json", revision=kwargs.get("revision"), **place)
+        model.origin = Path(cached).parent if isinstance(cached, str) else None
+        if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
+            # The commit is that of the weights, even if the branch has moved on. It has to be now: the token is not kept.
+            place |= {"revision": model.origin.name, "token": kwargs.get("token")}
+            place["local_files_only"] = bool(kwargs.get("local_files_only"))
+            snapshot_download(name, allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"], **place)
+        return loaded

@@ -1,0 +1,408 @@
+"""The engine that translates texts: segments, batches of similar length, hypotheses, and texts in the order of the input.
+
+It serves every encoder-decoder model that generates, and travels with a checkpoint because the checkpoint's pipeline is
+an adapter of it. It is not the search, which is in `generation_vaswani`; and scores, alignments, constraints, sentences
+and the repetition guard are added by `vaswani_hf.translation.Translator`.
+
+Letters of shapes: B batch, S source length, T target length.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .configuration_vaswani import eos_token_ids
+
+logger = logging.get_logger(__name__)
+
+# The longest input (tokens) where neither tokenizer nor model has a limit: what attention handles in little memory.
+DEFAULT_MAX_LENGTH = 1024
+# Tokenizers without a limit have one of 10^30.
+_NO_LIMIT = 10**6
+# The search where neither the call nor the checkpoint sets it: that of the pipeline of transformers 4. A Vaswani model
+# has a limit of its own for each sentence and takes no `max_new_tokens` from here.
+DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
+_LENGTHS = {"max_new_tokens", "max_length"}
+
+
+@dataclass(frozen=True)
+class TranslationOptions:
+    """The options of translating; their defaults are those of the pipeline, the command line and `Translator`."""
+
+    # Texts that are read and sorted by length before their translations are given.
+    window: int = 1000
+    # Source positions, padding included, and segments of a batch at most.
+    tokens_per_batch: int = 4096
+    batch_size: int | None = None
+    # These four are for `Translator`, which translates loops once more and long texts sentence by sentence.
+    split_sentences: bool = False
+    repetition_guard: bool = False
+    return_scores: bool = False
+    return_alignments: bool = False
+    # The seed of sampling.
+    seed: int | None = None
+    # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
+    tokenize: dict[str, Any] = field(default_factory=dict)
+    decode: dict[str, Any] = field(default_factory=lambda: {"clean_up_tokenization_spaces": False})
+    generate: dict[str, Any] = field(default_factory=dict)
+    # A limit of the translation that is short for the longest source is worth a warning.
+    warn_of_limit: bool = False
+
+    @classmethod
+    def of(cls, **options: Any) -> "TranslationOptions":
+        """The options of a call; those that have no field go to `generate`.
+
+        Raises:
+            ValueError: If a size is not positive.
+        """
+        names = {field.name for field in fields(cls)} - {"generate"}
+        own = {name: options.pop(name) for name in names & options.keys()}
+        for name in ("window", "tokens_per_batch", "batch_size"):
+            if own.get(name) is not None and own[name] < 1:
+                raise ValueError(f"`{name}` must be a positive integer, but is {own[name]}.")
+        return cls(**own, generate=options)
+
+    @property
+    def is_scored(self) -> bool:
+        """True if translations have scores."""
+        return self.return_scores or self.return_alignments
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to translate, with the beginning of its translation and phrases that its translation contains."""
+
+    text: str
+    target_prefix: str = ""
+    must_contain: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sentence, or a part of one that is longer than the model takes, which is translated at a time."""
+
+    text: str
+    # `</s>` last; and for each token the word of the whole text that it belongs to, -1 for none.
+    token_ids: list[int]
+    words: list[int]
+    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
+    generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that its translation begins with, the phrases as tokens that it contains, and the text of both.
+    prefix: list[int] = field(default_factory=list)
+    phrases: list[list[int]] = field(default_factory=list)
+    forced: str = ""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A result of a search, as tokens and as text."""
+
+    # The decoder's start is left out; forced tokens, of a target prefix, come first; `</s>` is last, unless it was cut off.
+    token_ids: list[int]
+    num_forced: int
+    text: str = ""
+
+
+class GenerateBackend:
+    """The search of `model.generate`, averaged over the probabilities of an ensemble: the backend that travels.
+
+    A backend has `generation_config`, `max_positions`, `seed` and `search`, and for `Translator` also `score`.
+    """
+
+    def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
+        self.model: Any = model
+        self.ensemble = list(ensemble)
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The checkpoint's settings."""
+        return self.model.generation_config
+
+    @property
+    def max_positions(self) -> float | None:
+        """Source tokens at most, infinite without a limit; None for other models than ours, whose texts are not cut."""
+        config = self.model.config
+        if config.model_type != "vaswani":
+            return None
+        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    def seed(self, seed: int) -> None:
+        """Makes sampling draw what it always draws after this seed."""
+        torch.manual_seed(seed)
+
+    def inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask` [B, S] int64 of a batch, on the model's device."""
+        rows = [torch.tensor(segment.token_ids) for segment in segments]
+        columns = {
+            "input_ids": pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0),
+            "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+        }
+        return {name: tensor.to(self.model.device) for name, tensor in columns.items()}
+
+    def constraints(self, segments: list[Segment]) -> tuple[list[list[int]], dict[str, Any]]:
+        """The prefixes of the translations, and what constraints add to the arguments of `generate`: nothing here."""
+        return [[] for _ in segments], {}
+
+    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+        """For each segment of a batch its hypotheses, best first; the settings are those of `generate`.
+
+        `with_attention` tells a backend that cannot find the attention later, when it scores, to keep it.
+        """
+        prefixes, constraints = self.constraints(segments)
+        if self.ensemble:
+            settings = {"ensemble": self.ensemble, **settings}
+        arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **self._idle_settings(settings)}
+        sequences = self.model.generate(**{**arguments, **settings})
+        prompt_length = constraints["decoder_input_ids"].shape[1] if any(prefixes) else 1
+        found = []
+        for rows, prefix in zip(sequences.view(len(segments), -1, sequences.shape[1]), prefixes, strict=True):
+            ids = [translation_token_ids(row, len(prefix), prompt_length, self.model) for row in rows.tolist()]
+            found.append([Hypothesis(token_ids, len(prefix)) for token_ids in ids])
+        return found
+
+    def _idle_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Replacements for settings of the checkpoint that others make idle, of which transformers would warn."""
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
+        return {name: idle[name] for name in idle if getattr(self.generation_config, name, None) is not None}
+
+
+class TranslationEngine:
+    """A backend with the tokenizers.
+
+    Args:
+        model: An encoder-decoder model, or another backend.
+        source_tokenizer: Of the language that is translated.
+        target_tokenizer: Of the language that it is translated to; may be the same object.
+        ensemble: More models of the same vocabulary, whose probabilities are averaged with the first one's.
+        prefix: What is put before each text, as T5 asks for.
+        task_settings: Settings of `generate` that the checkpoint has for its task and that calls may replace.
+    """
+
+    backend_class: type = GenerateBackend
+
+    def __init__(
+        self,
+        model: Any,
+        source_tokenizer: PreTrainedTokenizerBase,
+        target_tokenizer: PreTrainedTokenizerBase,
+        ensemble: Sequence[PreTrainedModel] = (),
+        *,
+        prefix: str = "",
+        task_settings: Mapping[str, Any] | None = None,
+    ):
+        self.backend: Any = self.backend_class(model, ensemble) if isinstance(model, torch.nn.Module) else model
+        self.source_tokenizer: Any = source_tokenizer
+        self.target_tokenizer: Any = target_tokenizer
+        self.prefix, self.task_settings = prefix, dict(task_settings or {})
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a segment at most; longer ones are cut."""
+        if self.backend.max_positions is None:
+            return sys.maxsize
+        limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
+        return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
+
+    def translations(
+        self, requests: Iterable[Request], options: TranslationOptions, first_line: int = 1
+    ) -> Iterator[list[Any]]:
+        """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
+
+        An empty text, or one of white space, has empty translations. A text longer than the model was made for is cut
+        at word boundaries, its pieces translated and joined by a space, and a warning says so.
+
+        Args:
+            requests: Texts, read as far as a window at a time.
+            options: How to translate.
+            first_line: The number of the first one, for warnings and for the seed.
+        """
+        options = replace(options, generate=self._with_defaults(options.generate))
+        requests = iter(requests)
+        while window := list(islice(requests, options.window)):
+            if options.seed is not None:
+                # A run that is continued, or shared by processes, draws the same at the same line.
+                self.backend.seed(options.seed + first_line)
+            yield from self._translate_window(window, first_line, options)
+            first_line += len(window)
+
+    def _translate_window(
+        self, requests: list[Request], first_line: int, options: TranslationOptions
+    ) -> list[list[Any]]:
+        layouts = [self.layout(request, number, options) for number, request in enumerate(requests, first_line)]
+        segments = [segment for of_text, _ in layouts for segment in of_text]
+        if options.warn_of_limit:
+            self._warn_if_limit_is_short(segments, options)
+        results = iter(self._described(segments, self._search(segments, options), options))
+        numbers = range(setting_of("num_return_sequences", options.generate, self.backend.generation_config) or 1)
+        translations = []
+        for of_text, separators in layouts:
+            parts = list(islice(results, len(of_text)))
+            translations.append([self._joined([part[i] for part in parts], separators) for i in numbers])
+        return translations
+
+    def layout(self, request: Request, number: int, options: TranslationOptions) -> tuple[list[Segment], list[str]]:
+        """The N segments of a text, and the N + 1 strings of white space before, between and after their translations."""
+        text = checked_text(request.text).strip()
+        segments = self._pieces(self._segment(text, options), number) if text else []
+        return segments, ["", *[" "] * (len(segments) - 1), ""] if segments else [""]
+
+    def _segment(self, text: str, options: TranslationOptions, num_words: int = 0) -> Segment:
+        """The tokens of a text; its words are known where it may be cut or aligned, if the tokenizer knows characters."""
+        tokenizer, settings = self.source_tokenizer, {"verbose": False, **options.tokenize}
+        languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
+        words: list[int] = []
+        if hasattr(tokenizer, "_build_translation_inputs"):
+            inputs = tokenizer._build_translation_inputs(text, return_tensors=None, **languages, **settings)
+        elif self.backend.max_positions is None or not tokenizer.is_fast:
+            inputs = tokenizer(self.prefix + text, **settings)
+        else:
+            known = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+            inputs, before = tokenizer(self.prefix + text, **settings, **known), len(self.prefix.split())
+            columns = zip(inputs["offset_mapping"], inputs["special_tokens_mask"], strict=True)
+            indices = words_at(self.prefix + text, [-1 if is_special else start for (start, _), is_special in columns])
+            words = [word - before + num_words if word >= before else -1 for word in indices]
+        generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        return Segment(text, inputs["input_ids"], words or [-1] * len(inputs["input_ids"]), generate)
+
+    def _pieces(self, segment: Segment, number: int) -> list[Segment]:
+        """A segment in as many pieces as the longest input of the model asks for."""
+        ids, words = segment.token_ids, segment.words
+        if len(ids) <= self.max_length:
+            return [segment]
+        pieces, start, capacity = [], 0, self.max_length - 1
+        while start < len(ids) - 1:
+            end = min(start + capacity, len(ids) - 1)
+            # The piece ends at its last word boundary, unless one word fills it.
+            boundaries = [i for i in range(end, start, -1) if words[i] != words[i - 1]]
+            end = boundaries[0] if end < len(ids) - 1 and boundaries else end
+            text = self.source_tokenizer.decode(ids[start:end])
+            piece_ids, piece_words = [*ids[start:end], ids[-1]], [*words[start:end], -1]
+            pieces.append(replace(segment, text=text, token_ids=piece_ids, words=piece_words))
+            start = end
+        logger.warning(
+            f"Line {number} has {len(ids)} tokens, more than the {self.max_length} of this model; it is translated in "
+            f"{len(pieces)} pieces."
+        )
+        return pieces
+
+    def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
+        """The hypotheses of each segment, best first."""
+        hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
+        token_ids = [segment.token_ids for segment in segments]
+        for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
+            found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
+            for i, of_segment in zip(batch, found, strict=True):
+                hypotheses[i] = [replace(h, text=self._text(h.token_ids, segments[i], options)) for h in of_segment]
+        return hypotheses
+
+    def _text(self, token_ids: list[int], segment: Segment, options: TranslationOptions) -> str:
+        text = self.target_tokenizer.decode(token_ids, skip_special_tokens=True, **options.decode)
+        # A line stays a line.
+        return text if "\n" in segment.text else " ".join(text.split("\n"))
+
+    def _described(
+        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
+    ) -> list[list[Any]]:
+        """The hypotheses with what else is asked for."""
+        return hypotheses
+
+    def _joined(self, parts: Sequence[Any], separators: list[str]) -> Any:
+        """The translation of a text from those of its segments."""
+        texts = [part.text + separator for part, separator in zip(parts, separators[1:], strict=True)]
+        return Hypothesis([i for part in parts for i in part.token_ids], 0, "".join([separators[0], *texts]))
+
+    def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
+        if settings.get("generation_config") is not None:
+            return settings
+        defaults = _unset(DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings})
+        if self.backend.max_positions is not None:
+            defaults.pop("max_new_tokens", None)
+        return {**_unset({**self.task_settings, **defaults}, settings), **settings}
+
+    def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
+        longest = max((len(segment.token_ids) for segment in segments), default=0)
+        config = self.backend.generation_config
+        limit, other = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
+        limit = limit or other
+        # The share of transformers 4.
+        if limit is not None and longest > 0.9 * limit:
+            logger.warning(
+                f"A text has {longest} tokens, and its translation can have no more than {limit}; "
+                "if it is cut off, give a larger `max_new_tokens`."
+            )
+
+
+def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults for what is not set; either maximum length stands for both, which `generate` must not get at once."""
+    settled = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
+    return {name: value for name, value in defaults.items() if name not in settled}
+
+
+def setting_of(name: str, settings: Mapping[str, Any], generation_config: GenerationConfig) -> Any:
+    """The value of a setting of `generate`: the call's, that of the `generation_config` in the call, or the checkpoint's."""
+    values = (getattr(config, name, None) for config in (settings.get("generation_config"), generation_config))
+    return next((value for value in (settings.get(name), *values) if value is not None), None)
+
+
+def checked_text(text: Any, name: str = "A text to translate") -> str:
+    """The text.
+
+    Raises:
+        TypeError: If it is no str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, but one is of type {type(text).__name__}.")
+    return text
+
+
+def words_at(text: str, starts: Sequence[int]) -> list[int]:
+    """The index of the word at or behind each position in a text; -1 where there is none, or for the position -1."""
+    # For each character, and the end, how many words end before it.
+    ended = [0]
+    for character, following in zip(text, (text + " ")[1:], strict=True):
+        ended.append(ended[-1] + (not character.isspace() and following.isspace()))
+    return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
+
+
+def translation_token_ids(
+    sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
+) -> list[int]:
+    """The tokens of a translation, the prefix first, `</s>` last unless it was cut off, without start and padding.
+
+    Args:
+        sequence: A row of what `generate` gave back.
+        num_forced: Tokens of the translation's target prefix.
+        prompt_length: Tokens that `generate` was given for the decoder, padding and start included.
+        model: The model that generated.
+    """
+    ends = eos_token_ids(model.generation_config)
+    own = list(sequence[prompt_length:])
+    end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
+    # A translation that was cut off before the others of its batch is filled up.
+    while end > 1 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
+        end -= 1
+    return [*sequence[prompt_length - num_forced : prompt_length], *own[:end]]
+
+
+def batches_by_length(
+    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+) -> Iterator[list[int]]:
+    """Indices of pieces of similar length, longest first, each batch within the budget or a single piece."""
+    batch: list[int] = []
+    for i in sorted(range(len(pieces)), key=lambda i: -len(pieces[i])):
+        if batch and (len(pieces[batch[0]]) * (len(batch) + 1) > tokens_per_batch or len(batch) == batch_size):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

@@ -1,0 +1,121 @@
+"""PyTorch as the backend of `Translator`: the search of `generate`, with constraints and scores, which do not travel.
+
+The other backend is in `ctranslate2`.
+
+Letters of shapes: B batch, S source length, T target length, N decoder layers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from ..model.attention_vaswani import AttentionWatch
+from ..model.configuration_vaswani import decoder_start_token_id
+from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment
+from .constraints import constraint_arguments
+
+
+class PyTorchBackend(GenerateBackend):
+    """A model, or several, as a backend that scores and takes constraints.
+
+    Args:
+        model (PreTrainedModel): An encoder-decoder model.
+        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
+    """
+
+    def constraints(self, segments: list[Segment]) -> tuple[list[list[int]], dict[str, Any]]:
+        """The prefixes of the translations, and what constraints add to the arguments of `generate`.
+
+        Args:
+            segments (list): B of them.
+        """
+        prefixes = [segment.prefix for segment in segments]
+        language = segments[0].generate.get("forced_bos_token_id")
+        if language is not None and any(prefixes):
+            # The language of the translation, which `generate` puts first where nothing else is.
+            prefixes = [[language, *prefix] for prefix in prefixes]
+        return prefixes, constraint_arguments(self.model, prefixes, [segment.phrases for segment in segments])
+
+    @torch.inference_mode()
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """The log-probabilities of the tokens of a batch.
+
+        Args:
+            segments (list): B of them.
+            hypotheses (list): One for each.
+            num_layers (int): N, the last decoder layers whose attention is needed.
+
+        Returns:
+            list: For each hypothesis the log-probabilities of its tokens that were not forced (nats), and the attention
+            [N, T, S] float32, None for N = 0.
+        """
+        inputs = self.inputs(segments)
+        labels = pad_sequence([torch.tensor(h.token_ids) for h in hypotheses], batch_first=True).to(self.model.device)
+        start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
+        decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
+        models = [self.model, *self.ensemble]
+        log_probs, attention = token_log_probs(models, inputs, decoder_input_ids, labels, num_layers)
+        scores = []
+        for row, hypothesis in enumerate(hypotheses):
+            num_source, num_tokens = len(segments[row].token_ids), len(hypothesis.token_ids)
+            own = log_probs[row, hypothesis.num_forced : num_tokens].tolist()
+            scores.append((own, None if attention is None else attention[row, :, :num_tokens, :num_source]))
+        return scores
+
+
+@torch.inference_mode()
+def token_log_probs(
+    models: Sequence[PreTrainedModel],
+    inputs: dict[str, Any],
+    decoder_input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    num_layers: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities of given tokens, each where those before it are given.
+
+    Args:
+        models: One model, or several whose probabilities are averaged; in eval mode.
+        inputs: `input_ids` [B, S] int64 and `attention_mask` [B, S].
+        decoder_input_ids: [B, T] int64, what the decoder reads: its start token, then the labels without the last.
+        labels: [B, T] int64.
+        num_layers: N, the number of last decoder layers to watch; only for models of this package.
+
+    Returns:
+        [B, T] float32 in nats; and the cross-attention [B, N, T, S] float32, the mean over heads and models, for N > 0.
+
+    Raises:
+        ValueError: If layers of another kind of model are to be watched.
+    """
+    for model in models:
+        if num_layers and model.config.model_type != "vaswani":
+            raise ValueError(
+                "Word alignments and coverage must be left out for a model of type "
+                f"{model.config.model_type!r}; they are read from the attention of Vaswani models."
+            )
+    log_probs, attentions = [], []
+    for model in models:
+        logits, weights = _logits_and_attention(model, {**inputs, "decoder_input_ids": decoder_input_ids}, num_layers)
+        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()
+        # Row by row, so that the probabilities of all classes never stand beside the logits.
+        log_probs.append(chosen - torch.stack([row.float().logsumexp(-1) for row in logits]))
+        if num_layers:
+            attentions.append(torch.stack(weights, dim=1))
+    averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
+    return averaged, sum(attentions) / len(models) if attentions else None  # type: ignore[return-value]
+
+
+def _logits_and_attention(
+    model: Any, inputs: dict[str, torch.Tensor], num_layers: int
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The logits [B, T, V], and of each of the last layers the cross-attention [B, T, S], the mean over heads."""
+    last = len(model.get_decoder().layers) if num_layers else 0
+    watch = AttentionWatch(range(max(0, last - num_layers), last))
+    watched = {"attention_watch": watch} if num_layers else {}
+    logits = model(**inputs, use_cache=False, **watched).logits
+    return logits, [watch.weights[layer] for layer in sorted(watch.layers)]
