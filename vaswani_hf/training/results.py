@@ -32,6 +32,7 @@ from ..recipe.schema import EvaluationSection
 from ..translation.translator import Translator
 from ..version import __version__
 from .callbacks import read_metrics
+from .hardware import hardware_name
 from .trainer import VaswaniTrainer
 
 
