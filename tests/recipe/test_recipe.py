@@ -1,15 +1,17 @@
 """Recipes: strict types, sentences that name key, value and remedy, and the files of the project."""
 
+import dataclasses
 import inspect
 from pathlib import Path
 
 import pytest
 
 from vaswani_hf import VaswaniConfig
+from vaswani_hf.model.configuration_vaswani import DECODING_SETTINGS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.published import published_recipe
-from vaswani_hf.recipe.schema import MODEL_FIELDS
+from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = (
@@ -178,6 +180,13 @@ def test_every_field_of_the_config_is_a_key_of_the_recipe_or_follows_from_the_to
     run = {"is_encoder_decoder", "share_encoder_decoder_embeddings", "use_cache"}
     assert fields - set(MODEL_FIELDS) == run | {name for name in fields if name.endswith(("vocab_size", "_token_id"))}
     assert set(MODEL_FIELDS) < fields
+
+
+def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
+    settings = dataclasses.asdict(DecodingSection())
+    assert settings.keys() <= DECODING_SETTINGS.keys()
+    search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "early_stopping": False}
+    assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
 
 
 @pytest.mark.parametrize(
