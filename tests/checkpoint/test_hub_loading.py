@@ -122,12 +122,13 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
 
 
 @pytest.mark.transfer
-def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, copier):
-    copier.model.push_to_hub(repo_id, max_shard_size="50KB")
+def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, tiny_model):
+    model, ids = tiny_model(), torch.arange(3, 9)[None]
+    model.push_to_hub(repo_id, max_shard_size="20KB")
     files = hub.repository(repo_id).files()
     assert "model.safetensors.index.json" in files and "model.safetensors" not in files
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id)
-    assert torch.equal(logits(loaded, copier.source_tokenizer), logits(copier.model, copier.source_tokenizer))
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id).eval()
+    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
 
 
 def test_without_the_package_everything_loads_and_is_pushed_again(hub, fork, alice, copier, tmp_path):
@@ -154,7 +155,8 @@ for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline
     )
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
-    found = json.loads(result.stdout.splitlines()[-1])
+    # Questions of transformers stand before it.
+    found = json.loads(result.stdout[result.stdout.index('{"config"') :].splitlines()[0])
     assert found["code"].startswith("transformers_modules.") and commit in found["code"]
     ids = copier.source_tokenizer(TEXT, return_tensors="pt")["input_ids"]
     assert found["ids"] == ids.tolist()
@@ -210,7 +212,6 @@ def push_versions(hub, repo_id, copier):
     return places
 
 
-@pytest.mark.transfer
 def test_branch_tag_commit_and_pull_request(hub, fork, copier):
     published = fork
     for revision, value in push_versions(hub, published, copier).items():

@@ -164,16 +164,24 @@ def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(h
 
 
 @pytest.mark.transfer
-def test_what_has_not_changed_makes_no_commit(hub, repo_id, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint()
-    assert vaswani("push", folder, repo_id)[0] == 0
-    sha = hub.repository(repo_id).head()
-    code, out, _ = vaswani("push", folder, repo_id)
-    assert code == 0 and hub.repository(repo_id).head() == sha
+def test_what_has_not_changed_makes_no_commit_and_stays_private(hub, repo_id, tiny_checkpoint, vaswani):
+    folder, made = tiny_checkpoint(), ("--private", "--license", "cc-by-4.0")
+    # A name alone is one of the user.
+    assert vaswani("push", folder, repo_id.removeprefix("alice/"), *made)[0] == 0
+    repository = hub.repository(repo_id)
+    sha = repository.head()
+    assert repository.private and HfApi().model_info(repo_id).card_data.license == "cc-by-4.0"
+    code, out, _ = vaswani("push", folder, repo_id, *made)
+    assert code == 0 and repository.head() == sha
     assert out == (
         f"nothing has changed since {hub.endpoint}/{repo_id}/commit/{sha}\n"
         f"checked: downloaded at {sha[:7]}, same logits, tokens and translation\n"
     )
+    # The card of the folder is the card, and the repository stays private without the word.
+    (folder / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
+    code, out, _ = vaswani("push", folder, repo_id)
+    assert code == 0 and out.startswith("the card is the README.md of the checkpoint, as it is\npushed to ")
+    assert repository.files()["README.md"] == b"---\nlicense: mit\n---\nBy hand.\n" and repository.private
 
 
 @pytest.mark.transfer
@@ -203,18 +211,11 @@ def test_branch_tag_commit_and_pull_request_each_by_its_name(
         assert local and vaswani("score", repo_id, "--revision", revision, *words)[1] == local
         assert vaswani("score", f"{repo_id}@{revision}", *words)[1] == local
     assert len({vaswani("score", folder, *words)[1] for folder in folders.values()}) == 4
-
-
-@pytest.mark.transfer
-def test_a_pull_request_can_be_changed_by_its_author(hub, repo_id, bob, tiny_checkpoint, vaswani, monkeypatch):
-    assert vaswani("push", tiny_checkpoint("one"), repo_id)[0] == 0
-    monkeypatch.setenv("HF_TOKEN", bob.token)
-    assert vaswani("push", tiny_checkpoint("two"), repo_id, "--create-pr")[0] == 0
-    third = tiny_checkpoint("three")
-    assert vaswani("push", third, repo_id, "--revision", "refs/pr/1")[0] == 0
-    repository = hub.repository(repo_id)
-    assert repository.files("refs/pr/1")["model.safetensors"] == (third / "model.safetensors").read_bytes()
-    assert len(commits(hub, repo_id, "refs/pr/1")) == 4 and len(commits(hub, repo_id)) == 2
+    # A pull request can be changed by its author.
+    assert vaswani("push", folders["main"], repo_id, "--revision", "refs/pr/1")[0] == 0
+    weights = (folders["main"] / "model.safetensors").read_bytes()
+    assert repository.files("refs/pr/1")["model.safetensors"] == weights
+    assert len(commits(hub, repo_id, "refs/pr/1")) == 5 and len(commits(hub, repo_id)) == 3
 
 
 def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
@@ -237,30 +238,6 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
     )
     both = Translator.from_pretrained(repo_id, "cpu", revision="exp/2", ensemble=[f"{repo_id}@exp/2"])
     assert len(both.ensemble) == 1
-
-
-def test_a_new_repository_can_be_private(hub, repo_id, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint()
-    assert vaswani("push", folder, repo_id, "--private")[0] == 0
-    assert hub.repository(repo_id).private
-    # Again, and without the word, it stays so.
-    assert vaswani("push", folder, repo_id, "--private")[0] == vaswani("push", folder, repo_id)[0] == 0
-    assert hub.repository(repo_id).private
-
-
-def test_a_name_alone_is_one_of_the_user(hub, repo_id, tiny_checkpoint, vaswani):
-    assert vaswani("push", tiny_checkpoint(), repo_id.removeprefix("alice/"))[0] == 0
-    assert "model.safetensors" in hub.repository(repo_id).files()
-
-
-def test_the_card_of_the_folder_is_the_card(hub, repo_id, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint()
-    assert vaswani("push", folder, repo_id, "--license", "cc-by-4.0")[0] == 0
-    assert HfApi().model_info(repo_id).card_data.license == "cc-by-4.0"
-    (folder / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
-    code, out, _ = vaswani("push", folder, repo_id)
-    assert code == 0 and out.startswith("the card is the README.md of the checkpoint, as it is\npushed to ")
-    assert hub.repository(repo_id).files()["README.md"] == b"---\nlicense: mit\n---\nBy hand.\n"
 
 
 def test_from_python_with_another_token_and_message(hub, repo_id, bob, tiny_checkpoint, monkeypatch):

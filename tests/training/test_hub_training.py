@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import InterruptedRunError, train
 from vaswani_hf.training.trainer import VaswaniTrainer
 
-STRATEGIES = ("end", "every_save", "checkpoint", "all_checkpoints")
+STRATEGIES = ("every_save", "checkpoint", "all_checkpoints")
 RECIPE = """
 output_dir: {output_dir}
 data: {{source_language: en, target_language: de, corpus: numbers, numbers_train_size: 200, max_length: 64}}
@@ -59,6 +60,23 @@ def recipe(tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    """A finished run of two steps."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "recipe.yaml").write_text(RECIPE.format(output_dir=folder / "out"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        train(load_recipe(folder / "recipe.yaml", ["--max_steps", "2"]))
+    return folder / "out"
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+    """A copy of that run."""
+    return Path(shutil.copytree(finished_once, tmp_path / "out"))
+
+
 def by_folder(files):
     folders: dict[str, set] = {}
     for name in files:
@@ -74,7 +92,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
     repository = hub.repository(repo_id)
     folders = by_folder(repository.files())
     assert folders.pop("") == PUBLISHED
-    if strategy in ("end", "every_save"):
+    if strategy == "every_save":
         assert folders == {}
     elif strategy == "checkpoint":
         assert folders == {"last-checkpoint": ROOT_FILES | STATE_FILES}
@@ -84,7 +102,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
     titles = [commit.title for commit in HfApi().list_repo_commits(repo_id)]
     assert titles[0] == "Push a checkpoint of vaswani_hf"
     # One that comes while another is pushed is left out, the last one never is.
-    assert ("Training in progress, step 6" in titles) == (strategy != "end")
+    assert "Training in progress, step 6" in titles
     weights = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert repository.files()["model.safetensors"] == weights
     printed = capsys.readouterr()
@@ -164,8 +182,8 @@ def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, ali
     assert state["best_model_checkpoint"] == str(tmp_path / "there" / "checkpoint-3")
 
 
-def test_a_repository_without_checkpoints_is_no_run_to_continue(hub, repo_id, alice, recipe, tmp_path):
-    train(recipe("here", max_steps=2, push_to_hub="true", hub_model_id=repo_id))
+def test_a_repository_without_checkpoints_is_no_run_to_continue(hub, repo_id, alice, recipe, finished):
+    push_checkpoint(finished, repo_id)
     results = train(recipe("there", resume="true", max_steps=2, hub_model_id=repo_id))
     assert results["training"]["steps"] == 2
 
@@ -198,7 +216,7 @@ def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, alice, recip
     assert by_folder(hub.repository(repo_id).files())[""] == PUBLISHED
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["end", "all_checkpoints"])
 def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, strategy, tmp_path):
     tokenizer = copier.source_tokenizer
     row = {**tokenizer("der Hund"), "labels": tokenizer("der Hund")["input_ids"]}
@@ -236,9 +254,8 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
 
 
 @pytest.mark.transfer
-def test_a_pipeline_pushes_everything(hub, repo_id, alice, recipe, tmp_path):
-    train(recipe("out", max_steps=2))
-    pipeline("translation", model=str(tmp_path / "out")).push_to_hub(repo_id, private=True, commit_message="All of it")
+def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
+    pipeline("translation", model=str(finished)).push_to_hub(repo_id, private=True, commit_message="All of it")
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED}
     assert {name for name in files if name.endswith(".py")} == TRAVELLERS
@@ -257,9 +274,8 @@ def test_a_pipeline_pushes_everything(hub, repo_id, alice, recipe, tmp_path):
     assert changed <= {"README.md", ".gitattributes", "tokenizer_config.json"}
 
 
-def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, alice, recipe, tmp_path):
-    train(recipe("out", max_steps=2))
-    translator = pipeline("translation", model=str(tmp_path / "out"))
+def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, alice, finished):
+    translator = pipeline("translation", model=str(finished))
     with torch.no_grad():
         translator.model.model.encoder.layers[0].fc1.bias.add_(1)
     translator.push_to_hub(repo_id)
@@ -276,11 +292,12 @@ def test_a_pipeline_with_another_model_pushes_what_transformers_pushes(hub, repo
     assert config["model_type"] == "t5" and "custom_pipelines" not in config
 
 
-def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice, recipe, tmp_path):
-    train(recipe("out", max_steps=2, **{"data.license": "research-only"}))
-    (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
+def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice, finished):
+    recorded = (finished / "recipe.yaml").read_text()
+    (finished / "recipe.yaml").write_text(recorded.replace("license: null", "license: research-only", 1))
+    (finished / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
     with pytest.raises(HubError) as raised:
-        push_checkpoint(tmp_path / "out", repo_id)
+        push_checkpoint(finished, repo_id)
     assert str(raised.value) == (
         "`license` must be research-only or left out, because the training data is for research only, but is 'mit'."
     )
@@ -288,8 +305,7 @@ def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice,
         hub.repository(repo_id)
 
 
-def test_a_finished_run_is_published_with_the_licence_that_is_asked_for_now(hub, repo_id, alice, recipe):
-    train(recipe("out", max_steps=2))
+def test_a_finished_run_is_published_with_the_licence_that_is_asked_for_now(hub, repo_id, alice, recipe, finished):
     pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "resume": "true", "publishing.license": "cc-by-4.0"}
     train(recipe("out", max_steps=2, **pushing))
     assert b"license: cc-by-4.0\n" in hub.repository(repo_id).files()["README.md"]

@@ -284,13 +284,10 @@ def _validate_card(card: Path | bytes, token: str | bool | None) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Refuse what the Hub would refuse, before anything is made there.
+    """The destination with the whole name of its repository, if a push to it is possible; nothing is made yet.
 
     Args:
         destination (Destination): A place that may lack the name of the user.
-
-    Returns:
-        Destination: With the whole name of the repository.
 
     Raises:
         HubError: If there is no token that may write, the repository belongs to somebody else or is not as private as it
@@ -344,9 +341,7 @@ def _check_repository(api: HfApi, destination: Destination, info: Any) -> None:
 
 
 def commit_files(destination: Destination, files: Mapping[str, Path | bytes], message: str) -> tuple[CommitInfo, bool]:
-    """Push files in one commit, which also deletes the files of earlier pushes that are not among them.
-
-    The repository and the branch are made if there are none.
+    """Push files in one commit, which also deletes those of earlier pushes; repository and branch are made if need be.
 
     Args:
         destination (Destination): The place.
