@@ -133,6 +133,10 @@ def faults_of(modules: dict[str, str]) -> list[str]:
     while free := [name for name, targets in left.items() if not targets & left.keys()]:
         for name in free:
             del left[name]
+    # Of the rest, modules that only lead to a circle are not in it.
+    while leading := [name for name in left if not any(name in targets for targets in left.values())]:
+        for name in leading:
+            del left[name]
     return faults + ([f"circle of {', '.join(sorted(left))}"] if left else [])
 
 
@@ -187,8 +191,9 @@ def test_what_people_read_before_they_run_it_is_short():
 
 
 def test_the_hub_wing_is_smaller_than_the_model():
-    hub = [*(PACKAGE / "publish").glob("*.py"), *(PACKAGE / "checkpoint").glob("*.py"), PACKAGE / "recipe/licenses.py"]
-    assert lines_of(path for path in hub if path.stem != "tokenizers") <= HUB_LINES
+    # Pushing, the requests and their errors, downloads, cards, records, licences.
+    hub = [PACKAGE / name for name in ("checkpoint/hub.py", "checkpoint/loading.py", "recipe/licenses.py")]
+    assert lines_of([*(PACKAGE / "publish").glob("*.py"), *hub]) <= HUB_LINES
 
 
 def test_the_model_does_not_import_the_rest_of_the_package():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.configuration_vaswani import DECODING_SETTINGS
+from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.published import published_recipe

@@ -49,16 +49,13 @@ class AttentionWatch:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask that the padding tokens imply.
+    """The attention mask [B, S] bool that the padding tokens imply, True for real tokens.
 
     Args:
         input_ids (torch.Tensor): [B, S] int64.
         pad_token_id (int): The id of `<pad>`.
         shared_with (str, optional): "end" where `</s>` has the same id, so that the first one after a token is no
             padding; "start" where the decoder's start has the same id, so that the last one before a token is none.
-
-    Returns:
-        torch.Tensor: [B, S] bool, True for real tokens.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -75,7 +72,7 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Positions that count real tokens only: the first real token of each row has position 0.
+    """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before it, has 0.
 
     Args:
         attention_mask (torch.Tensor, optional): [B, S] with the cached tokens, nonzero for real ones; or a causal mask
@@ -84,9 +81,6 @@ def positions_of(
         states (torch.Tensor): [B, T, D], the embedded tokens.
         past_length (torch.Tensor or int): Tokens before these, where all count.
         is_causal (bool): Whether a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
-
-    Returns:
-        torch.Tensor: [B or 1, T] int64; 0 for padding before the first token.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -254,15 +248,9 @@ class VaswaniAttention(nn.Module):
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The attention weights: the softmax of the masked scores.
+        """The softmax of the masked scores [B, H, T, S] in float32; each row adds up to 1.
 
-        Args:
-            query (torch.Tensor): [B, H, T, K] float.
-            key (torch.Tensor): [B, H, S, K] float.
-            attention_mask (torch.Tensor, optional): [B, S] or broadcastable to [B, H, T, S]; bool, or additive.
-
-        Returns:
-            torch.Tensor: [B, H, T, S] float32; each row adds up to 1.
+        The mask is [B, S], or broadcastable to [B, H, T, S]; bool, or additive.
         """
         scores = self.scores(query, key)
         if attention_mask is not None:
@@ -312,13 +300,7 @@ class VaswaniAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
 
-        Args:
-            query (torch.Tensor): [B, H, T, K] float.
-            key (torch.Tensor): [B, H, S, K] float, or [B/K, H, S, K] where K rows share a source.
-            value (torch.Tensor): [B, H, S, d_v] float, or as the keys.
-            attention_mask (torch.Tensor, optional): The mask that the implementation takes.
-            watch (AttentionWatch, optional): Gets the weights.
-            **kwargs: Passed on to the attention implementation.
+        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries, K of which then share a source.
         """
         rows, length = query.shape[0], query.shape[2]
         if len(key) != rows:
@@ -387,16 +369,3 @@ def is_untouched(module: nn.Module) -> bool:
 def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
     return weights if len(weights) == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
-
-
-__all__ = [
-    "AttentionWatch",
-    "VaswaniAttention",
-    "additive_mask",
-    "attention_masks",
-    "eager_attention_forward",
-    "infer_mask",
-    "is_untouched",
-    "positions_of",
-    "tree_masks",
-]

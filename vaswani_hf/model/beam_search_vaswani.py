@@ -178,12 +178,10 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: list[torch.Tensor], others_go_on: Callable[[bool], bool]) -> None:
-        """Search until nothing can change the results.
+        """Search until nothing can change the results, from the logits [B, 1 or K, V] of each decoder for the first token.
 
-        Args:
-            logits (list): [B, 1 or K, V] float32 of each decoder, for the first new token.
-            others_go_on (Callable): Says whether to take another step, and is told whether this search is over;
-                processes that share a model take equally many.
+        `others_go_on` says whether to take another step, told whether this search is over: processes that share a model
+        take equally many.
         """
         while others_go_on(self.is_over):
             if self.num_new > 0:
@@ -324,11 +322,9 @@ class BeamSearch:
             setattr(self, name, getattr(self, name).index_select(0, staying))
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence.
+        """The best R translations of each sentence: sequences [B * R, T] with their prompts, and their scores [B * R].
 
-        Returns:
-            tuple: Sequences [B * R, T] int64 with their prompts, their scores [B * R] float32, and in lock step the
-            rows [B * R, T - P] int32 that each token was added to, -1 after the end.
+        In lock step also the rows [B * R, T - P] int32 that each token was added to, -1 after the end.
         """
         num_results = self.config.num_return_sequences
         length = self.prompt_length + int(self.finished_lengths[:, :num_results].max())

@@ -313,13 +313,7 @@ class VaswaniConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
 
-        Args:
-            config_dict (dict): Fields by name. What is no field is refused, or ignored with a warning where
-                transformers wrote the file.
-            **kwargs: Fields that replace those of `config_dict`; `return_unused_kwargs` as in transformers.
-
-        Returns:
-            VaswaniConfig: The config, with the unused keyword arguments beside it where those are asked for.
+        A name that is no field is refused, or ignored with a warning where transformers wrote the file.
 
         Raises:
             ValueError: If a keyword argument that nobody else receives is all but the name of a field.
@@ -335,18 +329,12 @@ class VaswaniConfig(PreTrainedConfig):
                 logger.warning_once(f"{message} It is ignored.")
             config_dict = {key: value for key, value in config_dict.items() if key not in unknown}
         if not cls.__module__.startswith("transformers_modules."):
-            # With them transformers would ask for `trust_remote_code`, though the code is installed.
+            # transformers would ask for `trust_remote_code` by these, though the code is installed.
             config_dict = {key: value for key, value in config_dict.items() if key not in _MAPS}
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Saves the config with the code of the model, so that both load where this package is not installed.
-
-        Args:
-            save_directory (str or PathLike): The folder, made if it does not exist.
-            *args: As transformers takes them.
-            **kwargs: As transformers takes them.
-        """
+        """Saves the config with the code of the model, so that both load where this package is not installed."""
         before = {name: getattr(self, name) for name in _MAPS if hasattr(self, name)}
         self.auto_map, self.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
         try:
@@ -380,14 +368,3 @@ def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
     for message in _unknown(kwargs).values():
         raise ValueError(message)
-
-
-__all__ = [
-    "PACKAGE_PARTS",
-    "TARGET_FOLDER",
-    "VaswaniConfig",
-    "decoder_start_token_id",
-    "eos_token_ids",
-    "nearest_name",
-    "package_part",
-]

@@ -20,7 +20,9 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
+from operator import not_
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,7 +274,7 @@ class VaswaniGeneration(GenerationMixin):
                 package_part("ensembles", "ensemble").add(task, ensemble, source)
             task.arguments = (limits.new_tokens(task.prompt, config), logits_processor, stopping_criteria)
             task.in_lock_step |= in_step or has_own_cache
-            task.go_on = _others_go_on if in_step else task.go_on
+            task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
             found = constrained.search_again(task, config, must_contain, found) if constrained else found
             in_dict = config.return_dict_in_generate
@@ -360,11 +362,6 @@ def _shares_weights(model: Any) -> bool:
     return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
-def _others_go_on(is_over: torch.Tensor) -> bool:
-    torch.distributed.all_reduce(is_over, torch.distributed.ReduceOp.MIN)
-    return not bool(is_over)
-
-
 @dataclass
 class SearchTask:
     """A batch to be searched.
@@ -375,7 +372,7 @@ class SearchTask:
         prompt: [B, P] int64.
         in_lock_step: Whether all sentences stay to the end.
         arguments: Limits [B], processors and criteria.
-        go_on: Whether to take another step, asked with an int32 tensor: 1 where this search is over.
+        go_on: Whether to take another step, told whether this search is over.
     """
 
     models: list[Any]
@@ -383,7 +380,7 @@ class SearchTask:
     prompt: torch.Tensor
     in_lock_step: bool
     arguments: tuple = ()
-    go_on: Callable[[Any], bool] | None = None
+    go_on: Callable[[bool], bool] = not_
 
     @classmethod
     def of(cls, model: Any, input_ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> "SearchTask":
@@ -413,13 +410,8 @@ class SearchTask:
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
         is_direct = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self._goes_on)
+            search.run([decoder.start(input_ids) for decoder in decoders], self.go_on)
         return search
-
-    def _goes_on(self, is_over: bool) -> bool:
-        if self.go_on is None:
-            return not is_over
-        return self.go_on(torch.tensor(int(is_over), dtype=torch.int32, device=self.prompt.device))
 
 
 def _selected(

@@ -32,10 +32,6 @@ class TokenTree:
     """Keys and values of every target token of a sentence's beams, each once, and which of them are a beam's own.
 
     Beams are positions of one row; nothing is reordered when they branch, the mask changes instead.
-
-    Args:
-        attentions (Sequence): The self-attention of each decoder layer.
-        dtype (torch.dtype): That of the attention scores.
     """
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
@@ -153,11 +149,8 @@ class TreeCache(EncoderDecoderCache):
 class TreeDecoder:
     """Decoding steps on trees of tokens.
 
-    Args:
-        model (VaswaniForSeq2SeqLM): The model.
-        config (GenerationConfig): `num_beams` is K; `coverage_penalty` asks for the coverage.
-        model_kwargs (dict): `encoder_outputs` of B sentences, `attention_mask` [B, S] and `decoder_attention_mask`
-            [B * K, P] where there is padding.
+    `model_kwargs` has `encoder_outputs` of B sentences, and `attention_mask` [B, S] and `decoder_attention_mask` [B * K, P]
+    where there is padding; with a `coverage_penalty` in the config `coverage` is kept.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
@@ -180,15 +173,7 @@ class TreeDecoder:
         self.steps: list[Any] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts.
-
-        Args:
-            input_ids (torch.Tensor): [B * K, P] int64, padded on the left where some are shorter; the same in all K
-                rows of a sentence.
-
-        Returns:
-            torch.Tensor: Logits [B, 1, V] float32 of the first new token.
-        """
+        """Read the prompts [B * K, P], the same in all K rows of a sentence and padded on the left: logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
         real = torch.ones_like(prompt, dtype=torch.bool)
         if self.prompt_mask is not None:
@@ -207,15 +192,7 @@ class TreeDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam.
-
-        Args:
-            sequences (torch.Tensor): [N, K, T] int64.
-            parents (torch.Tensor): [N, K] int64: the beam of the step before that each one goes on from.
-
-        Returns:
-            torch.Tensor: Logits [N, K, V] float32 of the next token.
-        """
+        """Read the newest token of each beam [N, K, T], which goes on from one of the step before: logits [N, K, V]."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -281,10 +258,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 class RowDecoder:
     """Decoding steps of one row per beam, through the model's own forward.
 
-    Args:
-        model (VaswaniForSeq2SeqLM): The model.
-        config (GenerationConfig): `num_beams` is K; what to record, what to compile.
-        model_kwargs (dict): What `generate` has prepared: the source of B sentences, the target of B * K rows.
+    `model_kwargs` are those that `generate` has prepared: the source of B sentences, the target of B * K rows.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):

@@ -22,12 +22,7 @@ from .configuration_vaswani import VaswaniConfig
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     """The position encodings of Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
 
-    Args:
-        position_ids (torch.Tensor): Positions from 0, int64, of any shape.
-        d_model (int): Width D, even.
-
-    Returns:
-        torch.Tensor: float32, the shape of `position_ids` followed by D.
+    Float32, of the shape of `position_ids` (int64, from 0) followed by D, which is even.
     """
     # A float32 angle is off by 6e-5 at position 1000; float64 is exact to float32 and costs little. Metal has none.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64

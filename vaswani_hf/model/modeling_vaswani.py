@@ -404,13 +404,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         return resized
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's inputs for these labels: shifted right by one, the decoder's start in front (Section 3.1).
-
-        Args:
-            labels (torch.Tensor): [B, T] int64, -100 for what is no label.
-
-        Returns:
-            torch.Tensor: [B, T] int64.
+        """The decoder's inputs [B, T] for labels [B, T]: shifted right by one, the start in front (Section 3.1).
 
         Raises:
             ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.

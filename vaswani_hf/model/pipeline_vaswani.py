@@ -1,8 +1,8 @@
 """The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
 
-It behaves as the one of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads, and travels with a
-checkpoint so that the task works without the package. It is a thin adapter of the engine in `translator_vaswani`. Differs
-from transformers 4: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
+This file travels with every checkpoint so that the task works without the package. It is a thin adapter of the engine in
+`translator_vaswani` and behaves as the pipeline of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads.
+Differs from it: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
 Vaswani model are translated in pieces, and a model may have a second tokenizer for the target language.
 
 Letters of shapes: T target length, K translations of one text (`num_return_sequences`).
@@ -76,16 +76,11 @@ class TranslationPipeline(Pipeline):
         local_files_only: bool = False,
         **kwargs: Any,
     ):
-        """Takes a model with its tokenizers; `transformers.pipeline` calls this.
+        """Takes a model with its tokenizers, as `transformers.pipeline` does, and defaults for calls.
 
-        Args:
-            model: An encoder-decoder model.
-            tokenizer: Of the source language; of both, where the vocabulary is joint.
-            target_tokenizer: Of the target language. By default the one in the subfolder `target_tokenizer` beside
-                `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for every other model.
-            task: "translation", or "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`.
-            local_files_only: Whether to look for the target tokenizer in the cache only.
-            **kwargs: What every pipeline takes, such as `device` and `batch_size`, and defaults for calls.
+        The task may be "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`. The target
+        tokenizer is by default the one in the subfolder `target_tokenizer` beside `tokenizer`, for a Vaswani model with
+        two vocabularies, and `tokenizer` for every other model.
 
         Raises:
             ValueError: If the model is no encoder-decoder, or has two vocabularies and there is one tokenizer.

@@ -1,6 +1,6 @@
 """A model that remembers where it was loaded from.
 
-It travels because the pipeline finds the tokenizer of the target language by it.
+This file travels with every checkpoint because the pipeline finds the tokenizer of the target language by it.
 """
 
 import os

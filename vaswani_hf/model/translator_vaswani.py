@@ -1,8 +1,8 @@
 """The engine that translates texts: segments, batches of similar length, hypotheses, and texts in the order of the input.
 
-It serves every encoder-decoder model that generates, and travels with a checkpoint because the checkpoint's pipeline is
-an adapter of it. It is not the search, which is in `generation_vaswani`; and scores, alignments, constraints, sentences
-and the repetition guard are added by `vaswani_hf.translation.Translator`.
+This file travels with every checkpoint because the pipeline is an adapter of it. It serves all encoder-decoder models that
+generate. The search is in `generation_vaswani`; `vaswani_hf.translation.Translator` adds scores, alignments, constraints,
+sentences and the repetition guard.
 
 Letters of shapes: B batch, S source length, T target length.
 """
@@ -377,13 +377,9 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def translation_token_ids(
     sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
 ) -> list[int]:
-    """The tokens of a translation, the prefix first, `</s>` last unless it was cut off, without start and padding.
+    """The tokens of a translation that `generate` gave back, the prefix first, `</s>` last unless it was cut off.
 
-    Args:
-        sequence: A row of what `generate` gave back.
-        num_forced: Tokens of the translation's target prefix.
-        prompt_length: Tokens that `generate` was given for the decoder, padding and start included.
-        model: The model that generated.
+    The prompt, of which the last `num_forced` tokens are the prefix, has start and padding too.
     """
     ends = eos_token_ids(model.generation_config)
     own = list(sequence[prompt_length:])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..model.configuration_vaswani import PAPER_SEARCH, VaswaniConfig
+from ..model.configuration_vaswani import VaswaniConfig
 
 # Byte-level BPE has the 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -108,12 +108,12 @@ class DecodingSection:
     Section 6.1 is the default: 4 beams, gnmt 0.6, at most 50 tokens more than the source has.
     """
 
-    num_beams: int = PAPER_SEARCH["num_beams"]
-    length_penalty: float = PAPER_SEARCH["length_penalty"]
-    length_penalty_type: Literal["gnmt", "power"] = PAPER_SEARCH["length_penalty_type"]
+    num_beams: int = 4
+    length_penalty: float = 0.6
+    length_penalty_type: Literal["gnmt", "power"] = "gnmt"
     # A translation has at most a * source tokens + b new tokens, and no more than max_length where that is given.
-    max_length_a: float = float(PAPER_SEARCH["max_length_a"])
-    max_length_b: int = PAPER_SEARCH["max_length_b"]
+    max_length_a: float = 1.0
+    max_length_b: int = 50
     max_length: int | None = None
     early_stopping: bool = False
 
