@@ -214,6 +214,7 @@ def paths_of_map(text: str) -> set[str]:
         folders = folders[:depth]
         if name.endswith("/"):
             folders.append(name.rstrip("/"))
+            paths.add("/".join(folders))
         else:
             paths.add("/".join([*folders, name]))
     return paths

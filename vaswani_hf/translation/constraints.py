@@ -1,4 +1,4 @@
-"""Target prefixes and phrases: from text to the arguments of `generate`; the search for phrases is in `constrained_search_vaswani`."""
+"""Target prefixes and phrases: from text to the arguments of `generate`; the search for phrases is in `constrained_search`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
