@@ -2,6 +2,7 @@
 
 import copy
 import re
+import sys
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-import vaswani_hf.convert.export
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.comparison import report, sample_batch
@@ -270,7 +270,8 @@ def test_arguments_are_checked_before_anything_is_done(tmp_path, arguments, mess
 
 @pytest.mark.parametrize("format", ["ctranslate2", "onnx"])
 def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
-    monkeypatch.setattr(vaswani_hf.convert.export, "find_spec", lambda name: None)
+    # The package has a function of the module's name.
+    monkeypatch.setattr(sys.modules["vaswani_hf.convert.export"], "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=re.escape(f"`pip install vaswani_hf[{format}]`")):
         export("no/such/model", tmp_path / "x", format)
 

@@ -73,7 +73,7 @@ class CTranslate2Backend:
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                "The engine ctranslate2 needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
+                "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
             )
         folder = Path(folder)
         if not (folder / "model.bin").exists() or not (folder / "generation_config.json").exists():
