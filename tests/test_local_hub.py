@@ -166,15 +166,14 @@ def test_listings(api, repository):
 
 
 @pytest.mark.transfer
-def test_a_stranger_may_open_a_pull_request_and_nothing_else(hub, api, repository, bob, tmp_path, download):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "config.json").write_text('{"by": "bob"}')
-    (tmp_path / "folder" / "model.safetensors").write_bytes(WEIGHTS)
+def test_a_stranger_may_open_a_pull_request_and_nothing_else(hub, api, repository, bob, download):
     bobs = HfApi(token=bob.token)
     head = repository.head()
     with pytest.raises(HfHubHTTPError, match="create_pr=1"):
         bobs.upload_file(repo_id=repository.id, path_in_repo="a.txt", path_or_fileobj=b"a")
-    one = bobs.upload_folder(repo_id=repository.id, folder_path=tmp_path / "folder", create_pr=True)
+    contents = {"config.json": b'{"by": "bob"}', "model.safetensors": WEIGHTS}
+    operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
+    one = bobs.create_commit(repository.id, operations, commit_message="One", create_pr=True)
     file = {"repo_id": repository.id, "path_in_repo": "two.bin", "path_or_fileobj": WEIGHTS[:999]}
     two = bobs.upload_file(**file, commit_message="Two", create_pr=True)
     assert (one.pr_revision, two.pr_revision, two.pr_num) == ("refs/pr/1", "refs/pr/2", 2)

@@ -7,7 +7,7 @@ import re
 from urllib.parse import parse_qs, quote
 
 from local_hub import cards
-from local_hub.accounts import need_commit, need_files, need_login, need_sight, need_write, need_write_token
+from local_hub.accounts import need_commit, need_files, need_login, need_sight, need_write
 from local_hub.git import File, pointer
 from local_hub.replies import RefusalError, Reply, json_reply
 from local_hub.repositories import timestamp
@@ -263,13 +263,6 @@ def _pointer(hub, path: str, sha256: str) -> bytes:
     return pointer(sha256, len(hub.objects.read(sha256)))
 
 
-def create_discussion(hub, call, repository) -> Reply:
-    """Open a pull request, which is the only kind of discussion here."""
-    need_write_token(call.visitor)
-    request = repository.open(call.visitor.name, repository.head())
-    return json_reply({"num": request.num, "url": f"{hub.endpoint}/{repository.prefix}/discussions/{request.num}"})
-
-
 def resolve(hub, call, prefix: str | None, id: str, revision: str, path: str) -> Reply:
     repository = repository_of(hub, call, prefix or "model", id)
     need_files(call.visitor, repository)
@@ -318,5 +311,4 @@ REPOSITORY_ROUTES = [
     ("POST", r"/preupload/([^/]+)", preupload),
     ("GET", r"/xet-(read|write)-token/([^/]+)", xet_token),
     ("POST", r"/commit/([^/]+)", commit),
-    ("POST", r"/discussions", create_discussion),
 ]
