@@ -67,7 +67,8 @@ def test_logits_and_probabilities_are_the_same(tiny_model, fields):
     if fields.get("pad_token_id") == 0:
         # A start of zeros would be another start, so that the projection's own logit remains.
         classes.remove(0)
-    torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=1e-5)
+    # Float32 sums in another order differ by the processor.
+    torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=5e-5)
     torch.testing.assert_close(logits.softmax(-1), expected.softmax(-1), rtol=0, atol=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 

@@ -123,7 +123,7 @@ def attention_masks(
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
     if encoder_hidden_states is not None:
-        given["inputs_embeds"] = inputs_embeds[: len(encoder_hidden_states)]
+        given["inputs_embeds"] = inputs_embeds[: encoder_hidden_states.shape[0]]
         given["encoder_hidden_states"] = encoder_hidden_states
     elif attentions[0].is_causal:
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
@@ -303,9 +303,10 @@ class VaswaniAttention(nn.Module):
         Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries, K of which then share a source.
         """
         rows, length = query.shape[0], query.shape[2]
-        if len(key) != rows:
+        # `len` would fix the size in an exported graph.
+        if key.shape[0] != rows:
             # Beams attend to their common source as positions of one row.
-            query = query.unflatten(0, (len(key), -1)).transpose(1, 2).flatten(2, 3)
+            query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if watch is not None and self.layer_idx in watch.layers:
@@ -324,7 +325,7 @@ class VaswaniAttention(nn.Module):
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         output = output[..., : self.d_v]
-        if len(output) != rows:
+        if output.shape[0] != rows:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
         return output, None if weights is None else _unfolded(weights, rows, length)
 
@@ -368,4 +369,4 @@ def is_untouched(module: nn.Module) -> bool:
 
 def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
-    return weights if len(weights) == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+    return weights if weights.shape[0] == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
