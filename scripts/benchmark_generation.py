@@ -29,7 +29,7 @@ from vaswani_hf.data.lines import read_lines
 from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 
-# What both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
+# Settings that both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
 SETTINGS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 100}
 PAPER = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_length_a": 1, "max_length_b": 50}
 BUDGETS = (256, 512, 1024, 2048, 4096)

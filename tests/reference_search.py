@@ -62,7 +62,7 @@ class SlowSearch:
         return total / base**self.length_penalty
 
     def ends(self, prefix: Ids, tokens: Ids) -> bool:
-        """Whether nothing can follow these new tokens."""
+        """True if nothing can follow these new tokens."""
         return tokens[-1] in self.end_ids or len(tokens) == self.limit or self.stops(prefix + tokens)
 
     def finished(self, source: Ids, prefix: Ids, total: float, tokens: Ids) -> Hypothesis:
@@ -88,7 +88,7 @@ class SlowSearch:
         return pool
 
     def is_over(self, running: list[tuple[float, Ids]], pool: list[Hypothesis]) -> bool:
-        """Whether the search stops before the limit."""
+        """True if the search stops before the limit."""
         if self.early_stopping is None or len(pool) < self.num_beams:
             return False
         total, tokens = running[0]

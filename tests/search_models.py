@@ -70,7 +70,7 @@ def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fie
 def batch_of(
     sources: list[list[int]], side: str = "right", prefixes: list[list[int]] | None = None, pad_id: int = PAD
 ):
-    """What `generate` is given, masks included."""
+    """The arguments of `generate`, masks included."""
     batch = {"input_ids": pad(sources, side, pad_id)}
     batch["attention_mask"] = pad([[1] * len(source) for source in sources], side, 0)
     if prefixes is not None:

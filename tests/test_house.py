@@ -133,7 +133,7 @@ def faults_of(modules: dict[str, str]) -> list[str]:
     while free := [name for name, targets in left.items() if not targets & left.keys()]:
         for name in free:
             del left[name]
-    # Of the rest, modules that only lead to a circle are not in it.
+    # Modules that only lead to a circle are not in it.
     while leading := [name for name in left if not any(name in targets for targets in left.values())]:
         for name in leading:
             del left[name]

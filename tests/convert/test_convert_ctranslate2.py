@@ -112,7 +112,7 @@ def search(backend, source_ids, prefixes=None, **settings):
 
 
 def log_probs_of(model, source_ids, target_ids):
-    """Of each token and the end, by the model itself, sentence by sentence."""
+    """The log-probabilities of each token and the end, by the model itself, sentence by sentence."""
     start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):

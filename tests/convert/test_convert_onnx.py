@@ -37,7 +37,7 @@ def checkpoint(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def printed(checkpoint):
-    """What the command prints that writes the folder `exported`."""
+    """The output of the command that writes the folder `exported`."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(["export", str(checkpoint), str(checkpoint.parent / "exported"), "--format", "onnx"]) == 0

@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
             raise CutError
 
     def log_message(self, *args):
-        """Nothing is printed; the log is `LocalHub.requests`."""
+        """The log is `LocalHub.requests`; nothing is printed."""
 
 
 class Server(ThreadingHTTPServer):

@@ -117,7 +117,7 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
     sequences = prompt.unsqueeze(1).expand(-1, num_beams, -1)
     logits = [decoder.start(prompt.repeat_interleave(num_beams, dim=0)) for decoder in (tree, rows)]
     close(*(value.expand(-1, num_beams, -1) for value in logits))
-    # As many steps as prune the tree, with sentences that leave.
+    # The tree is pruned within so many steps, and sentences leave.
     for step in range(18):
         parents = torch.randint(num_beams, (len(sequences), num_beams), generator=generator)
         tokens = torch.randint(3, 23, (len(sequences), num_beams, 1), generator=generator)
@@ -146,7 +146,7 @@ def test_watched_weights_are_the_models_own_attentions(model):
     watched = model(**batch, attention_watch=watch).logits
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True)
-    # What padding attends to is nobody's, and differs between implementations.
+    # Padding attends to something else in each implementation, and does not count.
     real = batch["decoder_attention_mask"].bool()
     close(watched[real], outputs.logits[real])
     assert sorted(watch.weights) == list(range(model.config.decoder_layers))

@@ -137,7 +137,7 @@ COMBINATIONS = [
 def test_fields_that_contradict_each_other(fields, message):
     assert message_of(VaswaniConfig, **fields) == message
     config = VaswaniConfig()
-    # Without these the widths of the defaults would stand for the model's.
+    # The widths of the defaults would otherwise stand for the model's.
     config.d_k = config.d_v = None
     for name, value in fields.items():
         setattr(config, name, value)
@@ -213,7 +213,7 @@ def test_keys_that_transformers_stores_are_no_fields_and_pass():
 
 def test_a_stored_config_with_keys_of_other_versions_loads_with_a_warning(tmp_path, caplog):
     config = VaswaniConfig(d_model=256, d_k=32, d_v=32)
-    # What a newer transformers, or another library, might add.
+    # A newer transformers, or another library, might add these.
     config.rope_thetta = 3
     config.save_pretrained(tmp_path)
     logger = logging.getLogger("transformers")
@@ -232,7 +232,7 @@ ALL_CHANGED = {
     "vocab_size": 50,
     "decoder_vocab_size": 40,
     "d_model": 24,
-    # What it would be by default.
+    # This is its default.
     "d_k": 6,
     "d_v": 5,
     "encoder_layers": 1,
@@ -323,7 +323,7 @@ CHANGES = {
 
 
 def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
-    """What a user sees of a model: its shapes, logits, losses, cache and translations."""
+    """The outputs of a model that a user sees: shapes, logits, losses, cache and translations."""
     source = torch.tensor([[5, 9, 4, 7, EOS], [8, 3, EOS, PAD, PAD]])
     labels = torch.tensor([[6, 8, 3, EOS], [7, EOS, -100, -100]])
     outputs = model(input_ids=source, decoder_input_ids=torch.tensor([[0, 6, 8], [0, 7, 3]]))
@@ -336,7 +336,7 @@ def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
         "loss": model(input_ids=source, labels=labels).loss.item(),
         "training loss": model.train()(input_ids=source, labels=labels).loss.item(),
         "translations": model.eval().generate(source, max_new_tokens=12).tolist(),
-        # Without a source: from the start token alone.
+        # The start token alone, with no source.
         "unconditional": model.generate(max_new_tokens=3).tolist(),
     }
 

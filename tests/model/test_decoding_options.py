@@ -1,4 +1,4 @@
-"""What else can be asked of `generate`: samples, prefixes, phrases, ensembles and a stream."""
+"""Further arguments of `generate`: samples, prefixes, phrases, ensembles and a stream."""
 
 import itertools
 
@@ -164,7 +164,7 @@ def test_every_phrase_is_in_the_translation(model, search, limit):
     found = new_tokens(model.generate(**batch_of(SOURCES), **options, must_contain=PHRASES))
     for tokens, phrases in zip(found, PHRASES, strict=True):
         assert all(contains(tokens, phrase) for phrase in phrases), (tokens, phrases)
-    # Where nothing is demanded nothing changes, and elsewhere the phrases were not there anyway.
+    # Sentences without a demand do not change, and the phrases of the others were not there by themselves.
     assert found[1] == plain[1]
     assert not any(all(contains(plain[row], phrase) for phrase in PHRASES[row]) for row in (0, 2, 3, 4))
     for row, source in enumerate(SOURCES):
@@ -323,7 +323,7 @@ def test_an_ensemble_does_not_sample_without_beams(model, others):
 
 
 class Recorder:
-    """What a streamer of transformers is given."""
+    """The tokens that a streamer of transformers is given."""
 
     def __init__(self):
         self.pieces, self.ended = [], False
@@ -347,3 +347,12 @@ def test_greedy_tokens_are_streamed_one_by_one(model, limit):
 def test_beams_cannot_be_streamed(model):
     with pytest.raises(ValueError, match="streamer"):
         model.generate(**batch_of(SOURCES[:1]), num_beams=2, streamer=Recorder())
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_text_ends_at_a_stop_string(copier, num_beams):
+    inputs = copier.source_tokenizer(["drei! eins zwei"], return_tensors="pt")
+    ended = copier.backend.model.generate(
+        **inputs, num_beams=num_beams, stop_strings=["eins"], tokenizer=copier.target_tokenizer
+    )
+    assert copier.target_tokenizer.batch_decode(ended, skip_special_tokens=True) == ["drei! eins"]

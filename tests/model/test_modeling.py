@@ -91,7 +91,7 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
-    # Where the targets are smoothed, padding gets its share as every class does.
+    # Padding gets its share of smoothed targets, as every class does.
     expected = reference.loss(PAIRS, smoothing, form, excluded_class=None if smoothing else PAD)
     close(loss, expected)
     parameters = dict(model.named_parameters())
@@ -287,7 +287,7 @@ ties = pytest.mark.parametrize(("fields", "groups"), TIES.values(), ids=TIES)
 
 
 def check_ties(model: VaswaniForSeq2SeqLM, groups: list[list[str]]) -> None:
-    """What is written through one name of a group is read through its other names, and through no other."""
+    """A weight written through one name of a group is read through its other names, and through no other."""
     for number, group in enumerate(groups):
         for name in group:
             with torch.no_grad():

@@ -37,7 +37,7 @@ from vaswani_hf.model.configuration_vaswani import PACKAGE_PARTS
 from vaswani_hf.model.pipeline_vaswani import register_translation_pipeline
 from vaswani_hf.translation import Translator
 
-# Of different lengths, so that a batch of them is padded.
+# Their lengths differ, so that a batch of them is padded.
 TEXTS = ["a cat", "the dog lay on the mat", "a small cat sat on the mat and the dog lay there", "the dog"]
 GERMAN = [
     "eine Katze",
@@ -117,7 +117,7 @@ def transformers_log(caplog):
 
 
 def translate(model, tokenizer, text: str, **settings) -> list[str]:
-    """What the pipeline must give, one sentence without padding at a time."""
+    """The translations that the pipeline must give, one sentence without padding at a time."""
     output_ids = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output_ids]
 
@@ -327,7 +327,7 @@ translator("a cat")
 translator(["a cat", "the dog"], batch_size=2, num_beams=2, max_new_tokens=20)
 """
     result = run_python(code)
-    # What transformers itself does with torch.jit is not ours.
+    # transformers itself uses torch.jit, which is not ours to mend.
     lines = [line for line in result.stderr.splitlines() if "torch.jit" not in line]
     assert (result.returncode, lines, result.stdout) == (0, [], "")
 

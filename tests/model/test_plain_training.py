@@ -1,4 +1,4 @@
-"""What everyone trains with trains this model too: transformers' own trainer with its own collator, and a bare loop."""
+"""The usual ways to train train this model too: transformers' own trainer with its own collator, and a bare loop."""
 
 import inspect
 

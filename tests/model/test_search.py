@@ -52,7 +52,7 @@ def check_against_transformers(model, batch, **options):
     assert torch.equal(outputs.sequences, expected.sequences)
     close(outputs.sequences_scores, expected.sequences_scores)
     assert torch.equal(outputs.beam_indices, expected.beam_indices)
-    # Nothing but the sequences is asked for, so that the search is free in how it computes.
+    # The search is free in how it computes when only the sequences are asked for.
     plain = searched(model, batch, **options | {"return_dict_in_generate": False, "output_scores": False})
     assert torch.equal(plain, expected.sequences)
     return expected
@@ -66,7 +66,7 @@ def test_every_beam_size_penalty_and_way_to_stop(tiny_config, num_beams, early_s
     options = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": length_penalty}
     batch = batch_of(SOURCES)
     expected = check_against_transformers(model, batch, **options, num_return_sequences=num_beams).sequences
-    # Who asks for the best one only need not wait for the others.
+    # A caller who asks for the best one only need not wait for the others.
     best = searched(model, batch, **options, return_dict_in_generate=False, output_scores=False)
     assert torch.equal(best, expected[::num_beams, : best.shape[1]])
     assert set(expected[::num_beams, best.shape[1] :].unique().tolist()) <= {PAD}
@@ -91,7 +91,7 @@ def test_the_cases_are_not_vacuous(model):
 
 @early_stoppings
 def test_the_slow_search_is_transformers_own(model, early_stopping):
-    # Without this, what is compared with the slow search under other penalties would be compared with anything.
+    # This makes the slow search a measure for the other penalties.
     oracle, log_probs = TransformersSearch(model), log_probs_of(model)
     for num_beams in (2, 3, 5, 8):
         for length_penalty in (-1.0, 0.0, 0.6, 2.0):
@@ -482,6 +482,6 @@ def test_finished_sentences_leave_the_batch(model):
     assert len(rows) == max(num_steps)
     for step, num_rows in enumerate(rows):
         assert num_rows <= num_beams * sum(steps > step for steps in num_steps)
-    # Whoever asks for what each step gave gets it for all rows.
+    # The outputs of each step come for all rows.
     outputs = searched(model, batch_of(SOURCES), **options)
     assert {len(scores) for scores in outputs.scores} == {num_beams * len(SOURCES)}

@@ -34,7 +34,7 @@ PAPER = {
 }
 NEVER_ENDS = {"suppress_tokens": [EOS]}
 CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
-# What is padding elsewhere is the start there.
+# The padding of the other models is the start of this one.
 SHAPES = {name: fields for name, fields in VARIANTS.items() if name != "padding is zero"}
 SCORED = {"return_dict_in_generate": True, "output_scores": True}
 
@@ -72,7 +72,7 @@ def check_against_slow(model, batch, expected, num_best=1, prompt_length=1, **op
     assert new_tokens(outputs.sequences, prompt_length) == [hypothesis.tokens for hypothesis in wanted]
     scores = torch.tensor([hypothesis.score for hypothesis in wanted])
     torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
-    # Where only the sequences are asked for, the search is free in how it computes.
+    # The search is free in how it computes when only the sequences are asked for.
     assert torch.equal(model.generate(**batch, **options), outputs.sequences)
 
 
@@ -142,7 +142,7 @@ def test_the_cases_are_not_vacuous(model):
 
     exact = best(b=LOOSE)
     assert exact != best(b=LOOSE, length_penalty_type="power") and exact != best(b=LOOSE, length_penalty=0.6)
-    # Who stops as soon as there are enough, or by the heuristic of "power", finds something else.
+    # A search that stops as soon as there are enough, or by the heuristic of "power", finds something else.
     assert exact != best(b=LOOSE, early_stopping=True) and exact != best(b=LOOSE, early_stopping=False)
     # Some are cut at the limit, and some end by themselves after more than a token.
     limits = [limit_of(source, 1, TIGHT) for source in SOURCES]
@@ -153,7 +153,7 @@ def test_the_cases_are_not_vacuous(model):
 
 @pytest.mark.parametrize(("a", "b"), [(0.3, 0), (0.6, 0), (0.6, 1)])
 def test_what_is_cut_at_the_limit_competes(model, a, b):
-    # So short that nearly nothing ends by itself.
+    # The limit is so short that nearly nothing ends by itself.
     options = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
     expected = slow_best(model, SOURCES, a=a, b=b, **options)
     cut = [best[0].tokens[-1] != EOS for best in expected]
@@ -283,7 +283,7 @@ def test_only_real_source_tokens_count(model, num_beams):
     encoded = model.generate(encoder_outputs=model.get_encoder()(**batch), **mask, **options)
     for found in (inferred, embedded, encoded):
         assert [len(row) for row in new_tokens(found)] == expected
-    # What the mask hides is no source token, whatever its id.
+    # A token that the mask hides is no source token, whatever its id.
     mask["attention_mask"][3, -3:] = 0
     hidden = model.generate(input_ids=batch["input_ids"], **mask, **options)
     assert [len(row) for row in new_tokens(hidden)] == [*expected[:3], expected[3] - 3, expected[4]]

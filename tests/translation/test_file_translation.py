@@ -299,7 +299,7 @@ def processes_of(parent: int) -> list[int]:
 
 
 def is_worker(pid: int) -> bool:
-    """Whether a process is alive and not the one that multiprocessing keeps for itself until the end."""
+    """True for a process that is alive and not the one that multiprocessing keeps for itself until the end."""
     try:
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -342,7 +342,7 @@ def long_run(copier_checkpoint, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        # What runs the tests may be deaf to Ctrl-C, as shells make what they start in the background.
+        # The tests may run deaf to Ctrl-C, as shells start processes in the background.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     feeder.stdout.close()

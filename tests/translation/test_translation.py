@@ -128,7 +128,7 @@ def test_loops_are_translated_once_more_and_nothing_else_is(looper):
 def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
     repeated, guard = [" ".join(["eins"] * 9)], {"repetition_guard": True}
     assert list(looper.translate(["one"])) == repeated
-    # What the source, the prefix or a phrase repeats may be repeated.
+    # A repetition of the source, the prefix or a phrase may be repeated.
     assert list(looper.translate(["one one one one one"], **guard)) == repeated
     assert list(looper.translate(["one"], target_prefixes=["eins " * 5], **guard)) == repeated
     assert list(looper.translate(["one"], must_contain=[["eins " * 5]], **guard)) == repeated

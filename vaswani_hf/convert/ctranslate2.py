@@ -21,6 +21,7 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
@@ -144,7 +145,7 @@ def to_ctranslate2(
         model.save_pretrained(checkpoint)
         save_tokenizers(*tokenizers, checkpoint)
         TransformersConverter(checkpoint).convert(str(folder), quantization=quantization)
-        shutil.copy(Path(checkpoint) / "generation_config.json", folder)
+        shutil.copy(Path(checkpoint) / GENERATION_FILE, folder)
     save_tokenizers(*tokenizers, folder)
 
 

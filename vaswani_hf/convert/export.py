@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.files import TOKENIZER_FILES
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 
@@ -88,7 +89,7 @@ def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tupl
     """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
-    is_bare = not (folder / "tokenizer.json").exists()
+    is_bare = not (folder / TOKENIZER_FILES[0]).exists()
     return model, None if is_bare and not needs_tokenizers else load_tokenizers(folder)
 
 

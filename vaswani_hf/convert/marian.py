@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..checkpoint.decoding import ADDED_SETTINGS
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions
@@ -88,15 +88,11 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         **{name: getattr(config, name) for name in _SAME_FIELDS},
         # MarianMT does not tie the embeddings either where the output projection has a matrix of its own.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
-        decoder_start_token_id=_start_token_id(config),
+        decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
         # By default MarianMT ends every output that reaches the limit with the token 0.
         forced_eos_token_id=None,
     )
-
-
-def _start_token_id(config: VaswaniConfig) -> int | None:
-    return config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
 
 
 def _refuse_what_marian_cannot(config: VaswaniConfig) -> None:
@@ -116,7 +112,7 @@ def _refuse_what_marian_cannot(config: VaswaniConfig) -> None:
                     f"`{name}` is {width}, which MarianMT cannot express: the {heads} heads of its {stack} share the "
                     f"d_model of {config.d_model} among them."
                 )
-    if _start_token_id(config) is None:
+    if decoder_start_token_id(config) is None:
         raise ValueError("`decoder_start_token_id` is None, which MarianMT cannot express: it starts from a token.")
 
 
@@ -153,7 +149,7 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
     name = f"model.{tied_to}.weight" if config.tie_word_embeddings else "lm_head.weight"
-    if not config.tie_word_embeddings or config.pad_token_id != _start_token_id(config):
+    if not config.tie_word_embeddings or config.pad_token_id != decoder_start_token_id(config):
         state[name][config.pad_token_id] = 0
 
 

@@ -165,7 +165,7 @@ def tree_masks(
         narrowed = mask
         if attention.neighbourhood is not None and key_positions is not None:
             near = attention.neighbourhood(query_positions[:, :, None], key_positions[:, None])
-            # Not added, since the sum of two smallest numbers is -inf.
+            # The sum of two smallest numbers would be -inf.
             narrowed = mask.masked_fill(~near, torch.finfo(mask.dtype).min)
         masks.append(narrowed[:, None])
     return masks

@@ -346,7 +346,7 @@ class VaswaniConfig(PreTrainedConfig):
                 setattr(self, name, value)
 
 
-# Thus transformers saves this file, and every file that it leads to, with each config.
+# transformers then saves this file, and every file that it leads to, with each config.
 VaswaniConfig.register_for_auto_class()
 
 

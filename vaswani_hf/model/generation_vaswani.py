@@ -35,6 +35,7 @@ from transformers.generation import (
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
+    StopStringCriteria,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -167,6 +168,10 @@ class VaswaniGeneration(GenerationMixin):
             _refuse_sampling(next(iter(extras)), config, arguments)
         if mode == GenerationMode.GREEDY_SEARCH and arguments.get("streamer") is None:
             is_search = bool(extras) or not config.return_dict_in_generate
+        if is_search and arguments.get("streamer") is not None:
+            raise ValueError(
+                f"`streamer` shows one beam and must come with `num_beams=1`, but that is {config.num_beams}."
+            )
         if is_search:
             return self._generate_by_search(source, config, model_kwargs, limits, arguments, **extras)
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *limits.criteria(config)])
@@ -255,6 +260,12 @@ class VaswaniGeneration(GenerationMixin):
         encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
         has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
         in_step = _shares_weights(self) if in_step is None else in_step
+        tokenizer = model_kwargs.pop("tokenizer", None)
+        if config.stop_strings and tokenizer is not None:
+            # transformers hands no tokenizer on to what it makes for a search of others.
+            stop = StopStringCriteria(tokenizer, config.stop_strings)
+            arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
+            config.stop_strings = None
         constrained = package_part("constrained_search", "must_contain") if must_contain else None
         if constrained:
             constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -316,14 +327,7 @@ class VaswaniGeneration(GenerationMixin):
 
 @dataclass(frozen=True)
 class _Limits:
-    """The numbers of tokens that the sentences of a call may get.
-
-    Attributes:
-        config: Its `max_length_a` and `max_length_b` are the limits.
-        prompt_length: Target tokens at the start (P).
-        positions: Positions of a learned table, else None.
-        mask: [B, S] source mask, where there is padding.
-    """
+    """The numbers of tokens that the sentences of a call may get; `positions` are those of a learned table, else None."""
 
     config: GenerationConfig
     prompt_length: int

@@ -1,4 +1,4 @@
-"""Beam search for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
+"""Lexically constrained beam search, for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
 
 Beams compete only with those that are as far with their phrases: for each number of phrase tokens that are there
 already, as many beams are kept as a search without phrases has. None ends before all its phrases are there, and near its
@@ -16,12 +16,12 @@ from transformers import GenerationConfig
 from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates
 from ..model.configuration_vaswani import eos_token_ids
 
-# Of each phrase, how many of its tokens the end of a translation has in order; its length once it was there.
+# For each phrase the number of its tokens that the end of a translation has in order; its length once it was there.
 Progress = tuple[int, ...]
 
 
 class Phrases:
-    """What one translation must contain.
+    """The phrases that one translation must contain.
 
     Args:
         phrases (Sequence): Lists of token ids.
@@ -59,13 +59,13 @@ class Phrases:
         return sum(length for length, _ in missing) - max((done for _, done in missing), default=0)
 
     def are_in(self, tokens: Sequence[int]) -> bool:
-        """Whether these tokens contain all phrases.
+        """True if these tokens contain all phrases.
 
         Args:
             tokens (Sequence): Token ids.
 
         Returns:
-            bool: Whether none is missing.
+            bool: True if none is missing.
         """
         return self.missing(self.progress(tokens)) == 0
 
@@ -123,7 +123,7 @@ class PhraseSearch(BeamSearch):
         # Beams that may not end yet have no guess of what they will come to.
         self.is_exact |= ~has_none
         self.ends = set() if self.eos is None else set(self.eos.tolist())
-        # Of each sentence, the progress of each of its beams.
+        # The progress of each beam, by sentence.
         self.progress: dict[int, list[Progress]] = {}
         for sentence, prompt in zip(self.sentences.tolist(), self.sequences[:, 0].tolist(), strict=True):
             progress, limit = phrases[sentence].progress(prompt), int(self.limits[sentence])
@@ -188,8 +188,8 @@ class PhraseSearch(BeamSearch):
     def _options(
         self, sentence: int, total: torch.Tensor, scores: list[list[float]], tokens: list[list[int]]
     ) -> list[tuple[float, int, int, int]]:
-        """Ways to go on as (score, beam, token, missing tokens), best first, that leave room for what is missing."""
-        wanted, room = self.phrases[sentence], int(self.limits[sentence]) - self.num_new - 1
+        """Ways to go on as (score, beam, token, missing tokens), best first, that leave capacity for the missing ones."""
+        wanted, capacity = self.phrases[sentence], int(self.limits[sentence]) - self.num_new - 1
         options = []
         for beam, row in enumerate(scores):
             progress = self.progress[sentence][beam]
@@ -199,7 +199,7 @@ class PhraseSearch(BeamSearch):
             of_token |= {token: float(total[beam, token]) for token in wanted.next_tokens(progress)}
             for token, score in of_token.items():
                 missing = wanted.missing(wanted.advanced(progress, token))
-                if score > NOTHING / 2 and missing <= (0 if token in self.ends else room):
+                if score > NOTHING / 2 and missing <= (0 if token in self.ends else capacity):
                     options.append((score, beam, token, missing))
         return sorted(options, reverse=True)
 

@@ -29,6 +29,7 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from ..checkpoint.decoding import DECODING_SETTINGS
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.beam_search_vaswani import coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
@@ -76,7 +77,7 @@ class CTranslate2Backend:
                 "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
             )
         folder = Path(folder)
-        if not (folder / "model.bin").exists() or not (folder / "generation_config.json").exists():
+        if not (folder / "model.bin").exists() or not (folder / GENERATION_FILE).exists():
             raise ValueError(
                 f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
             )
@@ -89,7 +90,7 @@ class CTranslate2Backend:
         self._source_tokens, self._target_tokens = _vocabularies(folder)
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._ends = eos_token_ids(self.generation_config)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         self._num_positions = config["max_position_embeddings"]
         has_limit = self.source_tokenizer.model_max_length < 10**6
         self.max_positions = self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
