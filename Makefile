@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # Installed by itself and first, so that pip finds a CPU build where one is at hand.
 TORCH ?= --constraint constraints.txt torch
 
-# Tests use one thread each.
-WORKERS := -n auto --maxprocesses 4
+# Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
+WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: quickstart test lint bench install
 

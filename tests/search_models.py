@@ -84,10 +84,15 @@ def log_probs_of(model: VaswaniForSeq2SeqLM) -> Callable:
     """The model as the slow search takes it: one row, no padding, no mask, no cache. It remembers what it was asked."""
 
     @functools.cache
+    def encoded(source: tuple[int, ...]):
+        return model.get_encoder()(torch.tensor([source]))
+
+    @functools.cache
     def log_probs(source: tuple[int, ...], target: tuple[int, ...]) -> list[float]:
-        ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([target])}
         with torch.no_grad():
-            return model(**ids, use_cache=False).logits[0, -1].log_softmax(dim=-1).tolist()
+            states, ids = encoded(source), torch.tensor([target])
+            logits = model(encoder_outputs=states, decoder_input_ids=ids, use_cache=False).logits
+        return logits[0, -1].log_softmax(dim=-1).tolist()
 
     return lambda source, target: log_probs(tuple(source), tuple(target))
 

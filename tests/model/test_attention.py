@@ -106,8 +106,7 @@ def decoders(model, batch, num_beams, **settings):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("with_prefixes", [False, True])
+@pytest.mark.parametrize(("num_beams", "with_prefixes"), [(1, False), (3, True)])
 def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, num_beams, with_prefixes):
     batch = inputs_of(model, with_prefixes)
     start = torch.full((len(SOURCES), 1), model.config.decoder_start_token_id)

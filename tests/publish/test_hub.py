@@ -237,7 +237,7 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
         f"`revision` is for a repository on the Hub, but '{tmp_path / 'one'}' is a folder; leave it out.",
     )
     both = Translator.from_pretrained(repo_id, "cpu", revision="exp/2", ensemble=[f"{repo_id}@exp/2"])
-    assert len(both.ensemble) == 1
+    assert len(both.backend.ensemble) == 1
 
 
 def test_from_python_with_another_token_and_message(hub, repo_id, bob, tiny_checkpoint, monkeypatch):
