@@ -29,17 +29,13 @@ Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class AttentionWatch:
-    """Cross-attention weights of chosen decoder layers, which fused kernels do not give.
+    """Cross-attention weights of chosen decoder layers (numbers from 0), which fused kernels do not give.
 
-    It is handed to the model's forward as `attention_watch=`; nothing is attached to the model, so that calls in other
-    threads are not seen.
-
-    Attributes:
-        weights (dict): By layer [B, T, S] float32, the mean over the heads; each row adds up to 1.
+    A call of the model takes it as `attention_watch=`; nothing is attached to the model, so that other threads do not see
+    it. `weights` by layer are [B, T, S] float32, the mean over the heads; each row adds up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
-        """A watch over these decoder layers, counted from 0, for one call of the model."""
         self.layers = frozenset(layers)
         self.weights: dict[int, torch.Tensor] = {}
 
@@ -328,6 +324,10 @@ class VaswaniAttention(nn.Module):
         if output.shape[0] != rows:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
         return output, None if weights is None else _unfolded(weights, rows, length)
+
+    def attend_fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any) -> torch.Tensor:
+        """`attend` by PyTorch's fused kernel itself, for an attention that declares `may_fuse` and an additive mask."""
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling).transpose(1, 2)
 
     def keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None

@@ -18,7 +18,7 @@ class AttentionStep:
     """An attention for decoding steps, for one that declares `may_step`: `forward` without calls of modules.
 
     With few beams these calls, and looking up sub-modules, take longer than the work. It attends by the attention's own
-    `attend`.
+    `attend`, or by `attend_fused` where that declares it.
 
     Args:
         attention (VaswaniAttention): The attention.
@@ -28,6 +28,7 @@ class AttentionStep:
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
         self.attention, self.is_cross, self.layer_idx = attention, is_cross, attention.layer_idx
+        self.is_fused = attention.may_fuse and attention.implementation == "sdpa"
         self.d_k, self.d_v = attention.d_k, attention.d_v
         self.q, self.k, self.v, self.out = (
             (projection.weight, projection.bias)
@@ -52,7 +53,10 @@ class AttentionStep:
             key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
             value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
             key, value = self.own.update(key, value, self.layer_idx)
-        output, _ = self.attention.attend(query, key, value, mask, watch)
+        if self.is_fused and watch is None:
+            output = self.attention.attend_fused(query, key, value, mask)
+        else:
+            output, _ = self.attention.attend(query, key, value, mask, watch)
         return linear(output.reshape(len(states), -1), *self.out)
 
 
