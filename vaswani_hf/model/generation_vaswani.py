@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
     GenerationMixin,
@@ -197,10 +198,8 @@ class VaswaniGeneration(GenerationMixin):
         validate_search_fields(config)
         if not isinstance(config.num_beams, int) or config.num_beams < 1:
             raise ValueError(f"`num_beams` must be a positive integer, but is {config.num_beams!r}.")
-        # The config says these two.
-        model_kwargs = {
-            k: v for k, v in model_kwargs.items() if k not in ("output_attentions", "output_hidden_states")
-        }
+        for name in ("output_attentions", "output_hidden_states"):
+            model_kwargs.pop(name, None)
         return config, model_kwargs
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
@@ -262,10 +261,13 @@ class VaswaniGeneration(GenerationMixin):
         in_step = _shares_weights(self) if in_step is None else in_step
         tokenizer = model_kwargs.pop("tokenizer", None)
         if config.stop_strings and tokenizer is not None:
-            # transformers hands no tokenizer on to what it makes for a search of others.
+            # transformers hands no tokenizer on to a search of others.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
             config.stop_strings = None
+        if not has_own_cache and config.use_cache and config.cache_implementation in (None, "dynamic"):
+            # transformers would make the same in more time.
+            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         constrained = package_part("constrained_search", "must_contain") if must_contain else None
         if constrained:
             constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -288,8 +290,7 @@ class VaswaniGeneration(GenerationMixin):
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
             found = constrained.search_again(task, config, must_contain, found) if constrained else found
-            in_dict = config.return_dict_in_generate
-            return _as_transformers_returns(found, encoded) if in_dict else found.results()[0].clone()
+            return _as_transformers_returns(found, encoded)
 
         # transformers repeats this for each beam: it gets no features.
         model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
@@ -444,6 +445,8 @@ def _refuse_sampling(name: str, config: GenerationConfig, arguments: dict[str, A
 def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
     config, decoder = search.config, search.decoders[0]
     sequences, scores, rows = search.results()
+    if not config.return_dict_in_generate:
+        return sequences.clone()
 
     def recorded(name: str, values: list[Any]) -> tuple | None:
         return tuple(values) if getattr(config, name) else None
