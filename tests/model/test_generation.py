@@ -6,6 +6,8 @@ import itertools
 import pytest
 import torch
 from reference import Reference
+from search_models import SOURCES as SENTENCES
+from search_models import batch_of, translator
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 PAD, EOS = 1, 2
@@ -314,3 +316,30 @@ def test_an_impossible_argument_is_one_sentence(tiny_model, arguments, message):
     with pytest.raises(ValueError) as error:
         tiny_model().generate(torch.tensor([SOURCES[0]]), **{"num_beams": 2, **arguments})
     assert str(error.value) == message
+
+
+def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(tiny_config, caplog):
+    model, batch = translator(tiny_config), batch_of(SENTENCES)
+    options = {"num_beams": 3, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**batch, **options, length_penalty=1.0)
+    model.generation_config.update(
+        allow_custom_entries=True, length_penalty_type="gnmt", coverage_penalty=0.3, max_length=9
+    )
+    found = model.generate(
+        **batch, **options, length_penalty=1.0, length_penalty_type=None, coverage_penalty=None, max_length=None
+    )
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_arguments_at_their_defaults_change_nothing(tiny_config, num_beams):
+    model, batch = translator(tiny_config), batch_of(SENTENCES)
+    expected = model.generate(**batch, num_beams=num_beams, max_new_tokens=6)
+    explicit = {"custom_generate": None, "streamer": None, "synced_gpus": None, "assistant_model": None}
+    for cache in (None, "dynamic"):
+        found = model.generate(
+            **batch, num_beams=num_beams, max_new_tokens=6, cache_implementation=cache, min_new_tokens=None, **explicit
+        )
+        assert torch.equal(found, expected)

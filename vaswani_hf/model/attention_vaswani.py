@@ -1,7 +1,7 @@
 """Attention: the one place where masks, scores, weights and the cache of keys and values meet.
 
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-Another score function overrides `VaswaniAttention.scores`, another mask sets `VaswaniAttention.neighbourhood`; training,
+Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood`; training,
 cached decoding, the search's tree, coverage and alignments then follow, and shortcuts that do not know it are not taken.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
@@ -106,7 +106,7 @@ def attention_masks(
     """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
 
     Args:
-        attentions (Sequence): One per layer; those alike share a mask.
+        attentions (Sequence): One per layer; those with the same implementation and neighbourhood share a mask.
         inputs_embeds (torch.Tensor): [B, T, D] float, where the queries come from.
         attention_mask (torch.Tensor, optional): [B, S], nonzero for real tokens; of self-attention with the cached ones.
         past_key_values (Cache, optional): The decoder's cache, or that of both attentions.
@@ -150,11 +150,7 @@ def tree_masks(
 ) -> list[torch.Tensor]:
     """For each decoder self-attention the additive mask [N, 1, T, M] over a tree of tokens.
 
-    Args:
-        attentions (Sequence): One per layer.
-        mask (torch.Tensor): [N, T, M] additive, which tokens of the tree are before each new one.
-        query_positions (torch.Tensor): [N, T or 1] int64, of the new tokens.
-        key_positions (torch.Tensor, optional): [N, M] int64, needed where an attention has a neighbourhood.
+    `mask` [N, T, M] hides the tokens that are not before each new one; positions are [N, T or 1] and [N, M].
     """
     masks = []
     for attention in attentions:
@@ -194,8 +190,9 @@ class VaswaniAttention(nn.Module):
     """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V).
 
     Attributes:
-        neighbourhood (Callable, optional): Narrows self-attention down to pairs of positions: a function of query and
-            key positions (int64, broadcastable) that is True where one may attend; None for all that the order allows.
+        neighbourhood (Callable, optional): None for all pairs of positions that the order allows; a subclass may narrow
+            self-attention down by a method of query and key positions (int64, broadcastable), True where one may attend.
+            Only their difference may matter, because padding may shift both.
     """
 
     neighbourhood: Neighbourhood | None = None

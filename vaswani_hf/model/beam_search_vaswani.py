@@ -26,6 +26,8 @@ from .incremental_decoding_vaswani import gather_beams
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
 NOTHING = -1e9
+# Criteria that the search checks itself.
+OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 
 @dataclass
@@ -122,8 +124,9 @@ class BeamSearch:
         in_lock_step: bool = False,
     ):
         self.decoders, self.config, self.processors, self.in_lock_step = decoders, config, processors, in_lock_step
-        own = (EosTokenCriteria, MaxLengthCriteria)
-        self.criteria = StoppingCriteriaList([criterion for criterion in criteria if not isinstance(criterion, own)])
+        self.criteria = StoppingCriteriaList(
+            [criterion for criterion in criteria if not isinstance(criterion, OWN_CRITERIA)]
+        )
         self.source_mask = source_mask
         self.limits, self.first_limit = limits, int(limits.min())
         self.eos = config._eos_token_tensor

@@ -62,7 +62,7 @@ def package_part(name: str, argument: str) -> Any:
     if name not in PACKAGE_PARTS:
         raise ModuleNotFoundError(
             f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-            "vaswani_hf` and `import vaswani_hf`, or leave it out."
+            "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
         )
     return PACKAGE_PARTS[name]()
 

@@ -30,10 +30,8 @@ import torch
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
-    EosTokenCriteria,
     GenerationMixin,
     GenerationMode,
-    MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -44,17 +42,15 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
-from .beam_search_vaswani import BeamSearch
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch
 from .configuration_vaswani import decoder_start_token_id, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
 
-# Arguments that beams can take along when sentences leave; whoever gives others has all sentences to the end.
+# Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
-# Criteria that the search checks itself.
-_OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 # Arguments of `generate` that are neither settings nor the model's.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys() - {
     *("self", "inputs", "generation_config", "logits_processor", "stopping_criteria", "kwargs")
@@ -80,7 +76,9 @@ def validate_search_fields(config: GenerationConfig) -> None:
     Raises:
         ValueError: If one has an impossible value.
     """
-    penalty = getattr(config, "length_penalty", None)
+    penalty, num_beams = getattr(config, "length_penalty", None), getattr(config, "num_beams", None)
+    if num_beams is not None and (not isinstance(num_beams, int) or num_beams < 1):
+        raise ValueError(f"`num_beams` must be a positive integer, but is {num_beams!r}.")
     if penalty is not None and not (isinstance(penalty, (int, float)) and -float("inf") < penalty < float("inf")):
         raise ValueError(f"`length_penalty` must be a finite number, but is {penalty!r}.")
     for name, (is_possible, words) in _FIELDS.items():
@@ -181,11 +179,7 @@ class VaswaniGeneration(GenerationMixin):
     def _settings(
         self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """The settings of a call, complete, and the model's arguments.
-
-        Raises:
-            ValueError: If a setting is impossible.
-        """
+        """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
         given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
@@ -196,11 +190,17 @@ class VaswaniGeneration(GenerationMixin):
         for name, value in fields.items():
             setattr(config, name, value)
         validate_search_fields(config)
-        if not isinstance(config.num_beams, int) or config.num_beams < 1:
-            raise ValueError(f"`num_beams` must be a positive integer, but is {config.num_beams!r}.")
-        for name in ("output_attentions", "output_hidden_states"):
-            model_kwargs.pop(name, None)
+        config._is_complete = True
         return config, model_kwargs
+
+    def _prepare_generation_config(self, generation_config, **kwargs):
+        # transformers would fill up a second time what a call has set to None.
+        is_complete = getattr(generation_config, "_is_complete", False)
+        return (
+            (generation_config, kwargs)
+            if is_complete
+            else super()._prepare_generation_config(generation_config, **kwargs)
+        )
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
@@ -265,7 +265,7 @@ class VaswaniGeneration(GenerationMixin):
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
             config.stop_strings = None
-        if not has_own_cache and config.use_cache and config.cache_implementation in (None, "dynamic"):
+        if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
         constrained = package_part("constrained_search", "must_contain") if must_contain else None
@@ -276,7 +276,7 @@ class VaswaniGeneration(GenerationMixin):
             config = generation_config
             # The beams of a sentence have its source in common.
             kwargs |= {"encoder_outputs": encoded, "attention_mask": mask}
-            is_plain = not logits_processor and all(isinstance(one, _OWN_CRITERIA) for one in stopping_criteria)
+            is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
             if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
                 stopping_criteria += limits.criteria(config)
                 return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
@@ -294,7 +294,7 @@ class VaswaniGeneration(GenerationMixin):
 
         # transformers repeats this for each beam: it gets no features.
         model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
-        return super().generate(source, config, **arguments, **model_kwargs, custom_generate=search)
+        return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
 
     def _encode(self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
         """The encoder's outputs for the sentences of a call."""
@@ -375,9 +375,9 @@ class SearchTask:
         models: The one that generates and those of its ensemble.
         inputs: For each model its arguments, for all B sentences.
         prompt: [B, P] int64.
-        in_lock_step: Whether all sentences stay to the end.
+        in_lock_step: True if all sentences stay to the end.
         arguments: Limits [B], processors and criteria.
-        go_on: Whether to take another step, told whether this search is over.
+        go_on: Says if another step is to be taken, told if this search is over.
     """
 
     models: list[Any]

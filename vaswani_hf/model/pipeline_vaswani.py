@@ -143,9 +143,11 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[list[dict[str, Any]]]:
-        texts, window = iter(texts), forward.get("window", TranslationOptions.window)
+        texts, window, done = iter(texts), forward.get("window", TranslationOptions.window), 0
         while read := list(islice(texts, window)):
-            outputs = self.forward({"requests": [self.preprocess(text)["requests"][0] for text in read]}, **forward)
+            requests = [self.preprocess(text)["requests"][0] for text in read]
+            outputs = self.forward({"requests": requests, "first_line": done + 1}, **forward)
+            done += len(read)
             for translations in outputs["translations"]:
                 yield self.postprocess({**outputs, "translations": [translations]}, **postprocess)
 
@@ -173,7 +175,8 @@ class TranslationPipeline(Pipeline):
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
         starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
         start = [token_id for token_id in starts if token_id is not None][:1]
-        return {"translations": list(engine.translations(requests, options)), "start": start}
+        first_line = model_inputs.get("first_line", 1)
+        return {"translations": list(engine.translations(requests, options, first_line)), "start": start}
 
     def postprocess(  # type: ignore[override]
         self,

@@ -35,7 +35,7 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", revision=kwargs.get("revision"), **place)
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # The commit is that of the weights, even if the branch has moved on. It has to be now: the token is not kept.
+            # The commit is that of the weights, even if the branch has moved on. It is fetched now, because the token is not kept.
             place |= {"revision": model.origin.name, "token": kwargs.get("token")}
             place["local_files_only"] = bool(kwargs.get("local_files_only"))
             snapshot_download(name, allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"], **place)

@@ -177,15 +177,9 @@ class GenerateBackend:
 
 
 class TranslationEngine:
-    """A backend with the tokenizers.
+    """A backend, by default that of an encoder-decoder model, with the tokenizers.
 
-    Args:
-        model: An encoder-decoder model, or another backend.
-        source_tokenizer: Of the language that is translated.
-        target_tokenizer: Of the language that it is translated to; may be the same object.
-        ensemble: More models of the same vocabulary, whose probabilities are averaged with the first one's.
-        prefix: What is put before each text, as T5 asks for.
-        task_settings: Settings of `generate` that the checkpoint has for its task and that calls may replace.
+    The prefix is put before each text, as T5 asks for; `task_settings` of `generate` are the checkpoint's for its task.
     """
 
     backend_class: type = GenerateBackend
@@ -334,7 +328,7 @@ class TranslationEngine:
         config = self.backend.generation_config
         limit, other = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
         limit = limit or other
-        # The share of transformers 4.
+        # transformers 4 warns at this share too.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, and its translation can have no more than {limit}; "
