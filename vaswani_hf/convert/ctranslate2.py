@@ -119,7 +119,7 @@ class VaswaniLoader(BartLoader):
         Args:
             spec (MultiHeadAttentionSpec): The specification.
             attention (VaswaniAttention): The module that it describes.
-            self_attention (bool): Whether queries, keys and values have one source.
+            self_attention (bool): True if queries, keys and values have one source.
         """
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling

@@ -76,7 +76,7 @@ def positions_of(
             count.
         states (torch.Tensor): [B, T, D], the embedded tokens.
         past_length (torch.Tensor or int): Tokens before these, where all count.
-        is_causal (bool): Whether a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
+        is_causal (bool): True if a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:

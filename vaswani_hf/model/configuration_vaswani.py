@@ -191,7 +191,7 @@ class VaswaniConfig(PreTrainedConfig):
         bos_token_id (int, optional): `<s>`.
         pad_token_id (int, optional): `<pad>`.
         eos_token_id (int or list, optional): `</s>`.
-        decoder_start_token_id (int, optional): What decoding starts from; `<s>` by default.
+        decoder_start_token_id (int, optional): The token that decoding starts from; `<s>` by default.
 
     Raises:
         ValueError: If a field, or a combination of fields, is not possible, or a keyword is no field.

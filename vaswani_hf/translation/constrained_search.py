@@ -104,7 +104,7 @@ class PhraseSearch(BeamSearch):
     """The search for translations that contain phrases.
 
     Args:
-        phrases (list): Of each of the B sentences its `Phrases`.
+        phrases (list): The `Phrases` of each of the B sentences.
         num_kept (int): Beams for each number of missing tokens; `num_beams` of the config is the number of all beams.
         *args: As `BeamSearch` has them.
         **kwargs: As `BeamSearch` has them.
@@ -227,7 +227,7 @@ def check_phrases(
         must_contain (Sequence): For each sentence its phrases, lists of token ids.
         config (GenerationConfig): The settings they come with.
         num_classes (int): V.
-        has_own_cache (bool): Whether the caller gives a cache.
+        has_own_cache (bool): True if the caller gives a cache.
 
     Raises:
         ValueError: If a phrase is no list of token ids, tokens are sampled, or there is a cache.

@@ -122,7 +122,7 @@ class CTranslate2Backend:
 
         Args:
             segments (list): B of them, best of similar lengths.
-            with_attention (bool): Whether hypotheses have their attention, which scoring does not find.
+            with_attention (bool): True if hypotheses have their attention, which scoring does not find.
             **settings: Those of `DECODING_SETTINGS`; one that is None or missing is as the checkpoint has it.
 
         Returns:

@@ -17,13 +17,12 @@ from ..model.layers_vaswani import VaswaniDecoderLayer
 class AttentionStep:
     """An attention for decoding steps, for one that declares `may_step`: `forward` without calls of modules.
 
-    With few beams these calls, and looking up sub-modules, take longer than the work. It attends by the attention's own
-    `attend`, or by `attend_fused` where that declares it.
+    It attends by the attention's own `attend`, or by `attend_fused` where that declares it.
 
     Args:
         attention (VaswaniAttention): The attention.
         cache (EncoderDecoderCache): Keys and values; those of the source must be there.
-        is_cross (bool): Whether it attends to the source.
+        is_cross (bool): True if it attends to the source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -61,9 +60,7 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """A decoder layer for decoding steps: its forward without calls of modules.
-
-    With few beams these calls take longer than the work. For layers that declare `may_step`, in eval mode.
+    """A decoder layer for decoding steps, for one that declares `may_step`, in eval mode.
 
     Args:
         layer (VaswaniDecoderLayer): The layer.

@@ -35,10 +35,10 @@ class TranslationJob:
         input (str): A file; None for standard input.
         output (str): A file; None for standard output.
         input_format (str): "text" or "json".
-        json (bool): Whether to write JSON lines.
-        resume (bool): Whether to continue an output that is there.
+        json (bool): JSON lines are written.
+        resume (bool): An output that is there is continued.
         workers (int): Processes.
-        stream (bool): Whether to show each translation while it comes about.
+        stream (bool): Each translation is shown while it comes about.
         engine (str): "torch", or "ctranslate2" for a folder that was exported for it.
     """
 
@@ -314,7 +314,7 @@ class ScoringJob:
         target (str): A file of their translations.
         device (str): None for a GPU where there is one.
         ensemble (tuple): More checkpoints.
-        json (bool): Whether to write JSON lines.
+        json (bool): JSON lines are written.
         options (dict): Arguments of `Translator.score`.
     """
 

@@ -105,7 +105,7 @@ def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
 
     Args:
         config (GenerationConfig): From `scoring_config`.
-        with_alignment (bool): Whether words are aligned.
+        with_alignment (bool): True if words are aligned.
     """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 

@@ -44,8 +44,8 @@ class Translator(TranslationEngine):
 
     Args:
         model (PreTrainedModel): A sequence-to-sequence model, or another backend.
-        source_tokenizer (PreTrainedTokenizerFast): Of the language that is translated.
-        target_tokenizer (PreTrainedTokenizerFast): Of the language that it is translated to; may be the same object.
+        source_tokenizer (PreTrainedTokenizerFast): The tokenizer of the language that is translated.
+        target_tokenizer (PreTrainedTokenizerFast): The tokenizer of the other language; may be the same object.
         ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
         prefix (str): A text that is put before each text.
         task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
@@ -164,7 +164,7 @@ class Translator(TranslationEngine):
         Args:
             sources (Iterable): Texts; read as far as a window at a time.
             targets (Iterable): Their translations.
-            return_alignments (bool): Whether to align their words.
+            return_alignments (bool): True if their words are aligned.
             window (int): Pairs that are read before their scores are given.
             tokens_per_batch (int): Source and target positions of a batch, each half on the average.
             **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a `generation_config`;
