@@ -657,7 +657,7 @@ def test_what_does_not_travel_asks_for_the_package(translator, monkeypatch, sett
         translator("a cat", **settings)
     assert str(raised.value) == (
         f"`{min(settings)}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-        "vaswani_hf` and `import vaswani_hf`, or leave it out."
+        "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
     )
     assert translator("a cat", **dict.fromkeys(settings)) == RECORDS[:1]
 

@@ -190,7 +190,6 @@ class VaswaniGeneration(GenerationMixin):
         for name, value in fields.items():
             setattr(config, name, value)
         validate_search_fields(config)
-        config._is_complete = True
         return config, model_kwargs
 
     def _prepare_generation_config(self, generation_config, **kwargs):
@@ -292,6 +291,7 @@ class VaswaniGeneration(GenerationMixin):
             found = constrained.search_again(task, config, must_contain, found) if constrained else found
             return _as_transformers_returns(found, encoded)
 
+        config._is_complete = True
         # transformers repeats this for each beam: it gets no features.
         model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
         return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
