@@ -362,7 +362,8 @@ def _report(error: Exception) -> int:
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"
     # Our errors are sentences; those of others may be a page and need their name to be understood.
-    if not is_explained and not isinstance(error, (ValueError, OSError)) and not interrupted:
+    is_ours = type(error).__module__.startswith("vaswani_hf.")
+    if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
         message = f"{type(error).__name__}: {message}"
     if len(message) > 600:
         message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"

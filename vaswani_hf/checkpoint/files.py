@@ -1,7 +1,14 @@
-"""The names of all files of a checkpoint and of a run, and finding them in a folder."""
+"""The names of all files of a checkpoint and of a run, finding them in a folder, and writing them whole."""
 
+import contextlib
+import errno
 import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..model.configuration_vaswani import TARGET_FOLDER
 
@@ -23,9 +30,11 @@ RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 
-# The files that a numbered checkpoint has beside the model: the Trainer's state, and the place in a stream of pairs.
+# The files that a numbered checkpoint has beside the model: the Trainer's state, the place in a stream of pairs, and the
+# sizes and hashes of all files.
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
+MANIFEST_FILE = "manifest.json"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
@@ -66,3 +75,74 @@ def weight_files(folder: Path) -> list[str]:
         return [WEIGHTS_FILE]
     shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
     return [*sorted(set(shards)), INDEX_FILE]
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON has it, which knows no infinite numbers: None in their place.
+
+    Args:
+        value: Numbers, texts, lists and dicts.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is never half there, not even after a loss of power.
+
+    Args:
+        path (Path): The file, which is replaced at once where it exists.
+        text (str): Its content.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def open_to_readers(folder: Path) -> None:
+    """Gives the weights in a folder the mode of its config.json; safetensors lets nobody but their owner read them.
+
+    Args:
+        folder (Path): The folder of a checkpoint.
+    """
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(folder / CONFIG_FILE, path)
+
+
+@contextlib.contextmanager
+def naming_the_folder(folder: Path) -> Iterator[None]:
+    """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place.
+
+    Args:
+        folder (Path): The folder that is written to.
+
+    Raises:
+        OSError: In place of the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _why_not_written(error)
+        if reason is None or str(folder) in str(error):
+            raise
+        free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+        raise OSError(
+            f"'{folder}' could not be written: {reason} ({free / 2**20:,.0f} MiB are free there); make room and try again."
+        ) from error
+
+
+def _why_not_written(error: Exception) -> str | None:
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+    if isinstance(error, OSError) and error.errno in numbers:
+        return os.strerror(error.errno)
+    # The libraries in Rust and C++ say it in words only; torch says less than that.
+    for number in numbers:
+        if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
+            return os.strerror(number)
+    return "a file could not be written to its end" if "PytorchStreamWriter failed" in str(error) else None

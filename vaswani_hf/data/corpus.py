@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,18 @@ class Corpus:
     validation_text: Dataset | None
     test_text: Dataset | None
     reports: dict[str, CorpusReport]
+
+    @cached_property
+    def digest(self) -> dict[str, Any]:
+        """The number of training pairs and a hash of them (None and that of the first ones, for a stream)."""
+        if isinstance(self.train, IterableDataset):
+            return {"count": None, "sha256": ""}
+        import hashlib
+
+        return {
+            "count": len(self.train),
+            "sha256": hashlib.sha256(str([self.train["input_ids"][:], self.train["labels"][:]]).encode()).hexdigest(),
+        }
 
 
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:

@@ -1,4 +1,4 @@
-"""The callbacks of a run: its log, its end by a signal, and its complete checkpoints.
+"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite, or for want of progress.
 
 The callback that pushes checkpoints is in publish/during_training.py.
 """
@@ -6,14 +6,17 @@ The callback that pushes checkpoints is in publish/during_training.py.
 import json
 import signal
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+import torch
+import torch.distributed as dist
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from ..checkpoint.files import METRICS_FILE, STREAM_FILE
-from ..checkpoint.tokenizers import save_tokenizers
-from .trainer import EndlessSampler, EndlessStream, VaswaniTrainer
+from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..recipe.schema import TrainingSection
+from .trainer import EndlessSampler, VaswaniTrainer
 
 
 class RunLogCallback(TrainerCallback):
@@ -26,18 +29,17 @@ class RunLogCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         # Rows after the checkpoint that the run continues from will be logged again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
-        self.trainer.target_tokens_seen = max((row.get("target_tokens", 0) for row in rows), default=0)
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
         self.start = time.perf_counter()
-        self.last_tokens, self.last_time = self.trainer.target_tokens_seen, self.start
+        self.last_tokens, self.last_time = int(self.trainer.target_tokens_seen), self.start
         if state.is_world_process_zero:
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
-        now, tokens = time.perf_counter(), self.trainer.target_tokens_seen
+        now, tokens = time.perf_counter(), int(self.trainer.target_tokens_seen)
         progress = self._progress(args, state)
         row = {"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}, **progress}
         if "loss" in logs:
@@ -57,7 +59,7 @@ class RunLogCallback(TrainerCallback):
             self._write({"step": state.global_step, **self._progress(args, state)})
 
     def _progress(self, args, state) -> dict[str, float]:
-        progress: dict[str, float] = {"target_tokens": self.trainer.target_tokens_seen}
+        progress: dict[str, float] = {"target_tokens": int(self.trainer.target_tokens_seen)}
         progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
         batches = self.trainer.train_batches
         if isinstance(batches, EndlessSampler):
@@ -68,7 +70,7 @@ class RunLogCallback(TrainerCallback):
     def _write(self, row: dict[str, Any]) -> None:
         self.last_step = row["step"]
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(finite(row)) + "\n")
 
 
 def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
@@ -104,16 +106,29 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class StopOnSignalCallback(TrainerCallback):
-    """Ends the training with a checkpoint after the step of the first SIGINT or SIGTERM, and at once at the second."""
+class StopCallback(TrainerCallback):
+    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite.
 
-    def __init__(self):
-        self.received: str | None = None
+    All processes decide alike, from flags that are reduced over them on their device. The flags of a step are read one
+    step later, so that a GPU always has a step in hand, but before anything is saved.
+
+    Args:
+        trainer (VaswaniTrainer): The trainer.
+    """
+
+    def __init__(self, trainer: VaswaniTrainer):
+        self.trainer = trainer
+        self.received = 0
+        self.agreed: str | None = None
         self.handlers: dict[int, Any] = {}
+        # The steps whose flags are on their way, the flags, and the event that says that they are here.
+        self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def _handle(self, number: int, frame: Any) -> None:
-        self.received = signal.Signals(number).name
-        print(f"{self.received}: saving a checkpoint after this step …", flush=True)
+        self.received = number
+        if self.trainer.is_world_process_zero():
+            name = signal.Signals(number).name
+            print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
         signal.signal(number, self.handlers[number])
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -121,25 +136,70 @@ class StopOnSignalCallback(TrainerCallback):
             self.handlers[number] = signal.signal(number, self._handle)
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        if self.received:
-            control.should_save = control.should_training_stop = True
+        self._send(state.global_step)
+        while self.pending and (self._is_here() or self._is_due(control)):
+            step, flags, arrival = self.pending.popleft()
+            if arrival is not None:
+                arrival.synchronize()
+            diverged, number = flags.tolist()
+            if diverged:
+                raise self.trainer.divergence("The loss or the gradient", step)
+            if number:
+                self.agreed = signal.Signals(int(number)).name
+                control.should_save = control.should_training_stop = True
 
-    def on_train_end(self, args, state, control, **kwargs) -> None:
+    def _is_here(self) -> bool:
+        return len(self.pending) > 1 or self.pending[0][2] is None
+
+    def _is_due(self, control: TrainerControl) -> bool:
+        return control.should_save or control.should_evaluate or control.should_log or control.should_training_stop
+
+    def _send(self, step: int) -> None:
+        diverged = self.trainer.take_divergence()
+        flags = torch.stack([diverged, torch.full_like(diverged, self.received)])
+        if self.trainer.args.world_size > 1:
+            dist.all_reduce(flags, dist.ReduceOp.MAX)
+        arrival = None
+        if flags.is_cuda:
+            flags, arrival = flags.to("cpu", non_blocking=True), torch.cuda.Event()
+            arrival.record()
+        self.pending.append((step, flags, arrival))
+
+    def restore(self) -> None:
+        """Gives the signals back to whom they were."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
 
-class CompleteCheckpointCallback(TrainerCallback):
-    """Adds the tokenizers and the place in a stream to each checkpoint, so that it can be loaded and resumed."""
+class EarlyStoppingCallback(TrainerCallback):
+    """Ends the training at a checkpoint after as many evaluations without a better one as the recipe has patience.
 
-    def __init__(self, trainer: VaswaniTrainer):
-        self.trainer = trainer
+    That of transformers counts by itself, so that a resumed run has the patience of its checkpoint.
+
+    Args:
+        training (TrainingSection): The patience.
+    """
+
+    def __init__(self, training: TrainingSection):
+        self.patience = training.early_stopping_patience
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        if state.best_global_step and not (Path(args.output_dir) / f"checkpoint-{state.best_global_step}").is_dir():
+            # The run goes on elsewhere, and looks for the best one from here on.
+            state.best_global_step = state.best_metric = None
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        if not state.is_world_process_zero:
-            return
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        save_tokenizers(self.trainer.corpus.source_tokenizer, self.trainer.corpus.target_tokenizer, folder)
-        if isinstance(self.trainer.train_batches, EndlessStream):
-            text = json.dumps(self.trainer.train_batches.batches.state_dict())
-            (folder / STREAM_FILE).write_text(text, encoding="utf-8")
+        control.should_training_stop |= has_lost_patience(state, self.patience)
+
+
+def has_lost_patience(state: TrainerState, patience: int | None) -> bool:
+    """True if a run has been evaluated as often as its patience allows without having got better.
+
+    Args:
+        state (TrainerState): Its state.
+        patience (int, optional): The number of evaluations; None for no limit.
+    """
+    if patience is None or not state.best_global_step:
+        return False
+    evaluations = [row for row in state.log_history if "eval_loss" in row and row["step"] > state.best_global_step]
+    return len(evaluations) >= patience

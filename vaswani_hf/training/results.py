@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
     CURVE_FILE,
@@ -21,8 +22,8 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     RESULTS_FILE,
     TRANSLATIONS_FILE,
-    checkpoints_in,
-    step_of,
+    finite,
+    write_whole,
 )
 from ..data.preparation import CorpusReport
 from ..evaluation.evaluate import evaluate_translator
@@ -55,7 +56,7 @@ def record_recipe(recipe: Recipe, reports: dict[str, CorpusReport]) -> None:
         recipe (Recipe): The run.
         reports (dict): The counts by split.
     """
-    Path(recipe.output_dir, RECIPE_FILE).write_text(recipe.to_yaml(), encoding="utf-8")
+    write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
     for split, report in reports.items():
         if report.read:
             print(f"{split}: {report}", flush=True)
@@ -70,28 +71,34 @@ def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
     """
     data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
     recorded = dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
-    Path(recipe.output_dir, RECIPE_FILE).write_text(recorded.to_yaml(), encoding="utf-8")
+    write_whole(Path(recipe.output_dir, RECIPE_FILE), recorded.to_yaml())
 
 
-def write_results(recipe: Recipe, trainer: VaswaniTrainer) -> None:
+def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int]) -> None:
     """Loads the saved checkpoint, scores it on the test split, and writes results.json and the picture of the training.
 
     Args:
         recipe (Recipe): The run.
         trainer (VaswaniTrainer): The trainer after its training.
+        model (PreTrainedModel): The model with its final weights.
+        steps (list): The steps of the checkpoints that these were made of.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
-    step = trainer.state.global_step or step_of(checkpoints_in(folder)[-1])
+    step = trainer.state.global_step or trainer.start_step
     metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
     results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
+    results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
+    results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if corpus.test_text is not None:
         results["test"] = _test_scores(folder, corpus.test_text, recipe.evaluation, trainer.args.device)
-    config = trainer.accelerator.unwrap_model(trainer.model).generation_config
-    results["decoding"] = {name: getattr(config, name) for name in recipe.decoding.settings()}
+    results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
     results["data"] = data_facts(recipe.data)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
-    (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     plot_training_curve(metrics, folder / CURVE_FILE)
+    # They come last and say that the run is finished.
+    write_whole(
+        folder / RESULTS_FILE, json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, device: torch.device) -> dict[str, Any]:
@@ -116,8 +123,6 @@ def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, dev
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     last, training = metrics[-1] if metrics else {}, trainer.training
-    number = training.average_checkpoints
-    averaged = checkpoints_in(trainer.args.output_dir)[-number:] if number else []
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "seed": trainer.args.seed,
@@ -128,8 +133,6 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "seconds": last.get("seconds", 0.0),
         # Machine and versions, below, are those of the last part of a run that was resumed.
         "resumed_at_step": trainer.start_step or None,
-        "averaged_steps": [step_of(checkpoint) for checkpoint in averaged],
-        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
@@ -156,7 +159,7 @@ def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
     right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
     for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
-        points = [(row["step"], row[name]) for row in metrics if name in row]
+        points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
         if points:
             (right if name == "eval_bleu" else axes).plot(*zip(*points, strict=True), label=label, color=color)
     if not any(a.lines for a in (axes, right)):

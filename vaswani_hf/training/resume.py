@@ -1,20 +1,26 @@
-"""Continuing an earlier run: its newest complete checkpoint, and the refusal to mix it with another recipe."""
+"""Continuing an earlier run: its newest whole checkpoint, and the refusal to mix it with another recipe or other data."""
 
 from pathlib import Path
+from typing import Any
 
-from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE, STREAM_FILE, WEIGHTS_FILE, checkpoints_in, step_of
+from transformers import TrainerState
+
+from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in
+from ..checkpoint.manifest import damage, facts_of
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.schema import TrainingSection
+from .callbacks import has_lost_patience
 from .results import read_results
 
-# A resumed run may change the places of things and how often something is done, but nothing that is computed.
+# A resumed run may change the places of things and how often something is done, but nothing that is computed. The
+# product of the accumulation and the number of processes stays, which is checked below.
 FREE_TO_CHANGE = """
     output_dir data.train_source data.train_target data.train_pairs data.validation_source data.validation_target
     data.validation_pairs data.test_source data.test_target data.test_pairs data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
     training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
-    training.dataloader_num_workers training.resume
+    training.dataloader_num_workers training.resume training.gradient_accumulation_steps
 """.split()
 FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
@@ -44,19 +50,20 @@ def is_finished(folder: Path, training: TrainingSection) -> bool:
     """
     if not (folder / RESULTS_FILE).exists() or not (folder / WEIGHTS_FILE).exists():
         return False
-    asked = [training.max_steps, training.num_train_epochs]
-    return read_results(folder)["training"].get("asked_steps_and_epochs") == asked
+    try:
+        done = read_results(folder)["training"]["asked_steps_and_epochs"]
+    except (ValueError, TypeError, KeyError):
+        # Damaged results are made again from the checkpoints.
+        return False
+    return done == [training.max_steps, training.num_train_epochs]
 
 
-def find_checkpoint(recipe: Recipe, earlier: Recipe | None) -> Path | None:
-    """The newest complete checkpoint of the run in the recipe's output folder.
+def check_earlier_run(recipe: Recipe, earlier: Recipe | None) -> None:
+    """Refuses an output folder that holds a run which the recipe does not continue.
 
     Args:
         recipe (Recipe): The run.
         earlier (Recipe, optional): The recipe that the run to be resumed has recorded.
-
-    Returns:
-        Path: The folder of the checkpoint; None where nothing was trained yet.
 
     Raises:
         ValueError: If there is an earlier run and the recipe does not say to resume it, or is another recipe.
@@ -64,9 +71,8 @@ def find_checkpoint(recipe: Recipe, earlier: Recipe | None) -> Path | None:
     folder = Path(recipe.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
-    complete = [path for path in checkpoints_in(folder) if _is_complete(path, recipe.data.streaming)]
-    if not complete and not (folder / WEIGHTS_FILE).exists():
-        return None
+    if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
+        return
     if not recipe.training.resume:
         raise ValueError(
             f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose another "
@@ -74,21 +80,97 @@ def find_checkpoint(recipe: Recipe, earlier: Recipe | None) -> Path | None:
         )
     if earlier is not None:
         _refuse_another_recipe(recipe, earlier)
-    if not complete and not is_finished(folder, recipe.training):
+
+
+def find_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
+    """The newest whole checkpoint of the run in the recipe's output folder; a newer one that is damaged is named.
+
+    Args:
+        recipe (Recipe): The run.
+        num_processes (int): The number of processes that continue it.
+
+    Returns:
+        Path: The folder of the checkpoint; None where nothing was trained yet.
+
+    Raises:
+        ValueError: If there are checkpoints but no whole one, a finished model but no checkpoint, or if the processes
+            would take other batches.
+    """
+    folder = Path(recipe.output_dir)
+    faults: list[str] = []
+    for checkpoint in reversed(checkpoints_in(folder)):
+        fault = damage(checkpoint)
+        if fault is None:
+            for sentence in faults:
+                print(f"{sentence}; going on from '{checkpoint.name}'", flush=True)
+            _refuse_other_batches(recipe, checkpoint, num_processes)
+            return checkpoint
+        faults.append(f"'{checkpoint}' is damaged: {fault}")
+    if faults:
+        raise ValueError(
+            f"`output_dir` '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); choose another "
+            "`--output_dir`."
+        )
+    if (folder / WEIGHTS_FILE).exists():
         raise ValueError(
             f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose another "
             "`--output_dir`."
         )
-    return complete[-1] if complete else None
+    return None
 
 
-def _is_complete(checkpoint: Path, streaming: bool) -> bool:
-    """True if a checkpoint was saved to its end: the Trainer's state comes last, and after it the place in a stream."""
-    try:
-        step_of(checkpoint)
-    except (OSError, ValueError, KeyError):
-        return False
-    return not streaming or (checkpoint / STREAM_FILE).exists()
+def stopped_early(checkpoint: Path, training: TrainingSection) -> bool:
+    """True if the run has ended at a checkpoint because it did not get better.
+
+    Args:
+        checkpoint (Path): The newest checkpoint.
+        training (TrainingSection): The patience.
+    """
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    return has_lost_patience(state, training.early_stopping_patience)
+
+
+def refuse_other_data(recipe: Recipe, checkpoint: Path, pairs: dict[str, Any]) -> None:
+    """Refuses training pairs that are not those that a run was begun with.
+
+    Args:
+        recipe (Recipe): The run.
+        checkpoint (Path): The checkpoint to continue from.
+        pairs (dict): The digest of the training pairs.
+
+    Raises:
+        ValueError: If it is not the one that the checkpoint states.
+    """
+    before = facts_of(checkpoint).get("training_pairs", pairs)
+    if before != pairs:
+        raise ValueError(
+            f"The training pairs are not those that the run in '{recipe.output_dir}' was begun with ({_counted(pairs)} now, "
+            f"{_counted(before)} then); restore the data, or choose another `--output_dir`."
+        )
+
+
+def _counted(pairs: dict[str, Any]) -> str:
+    count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
+    return f"{count}, sha256 {pairs['sha256'][:8]}…"
+
+
+def _refuse_other_batches(recipe: Recipe, checkpoint: Path, num_processes: int) -> None:
+    facts, accumulation = facts_of(checkpoint), recipe.training.gradient_accumulation_steps
+    before = facts["processes"] * facts["gradient_accumulation_steps"]
+    if num_processes * accumulation == before:
+        return
+    remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
+    if before % num_processes == 0:
+        remedy = f"set it to {before // num_processes}"
+    raise ValueError(
+        f"`training.gradient_accumulation_steps` is {accumulation} in {_processes(num_processes)}, which makes "
+        f"{num_processes * accumulation:,} batches per step, but the run in '{recipe.output_dir}' that is to be resumed has "
+        f"{before:,}; {remedy or 'start as many processes as before'}."
+    )
+
+
+def _processes(number: int) -> str:
+    return f"{number:,} process{'' if number == 1 else 'es'}"
 
 
 def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:

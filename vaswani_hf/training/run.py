@@ -7,15 +7,14 @@ import dataclasses
 import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import PartialState
-from transformers import EarlyStoppingCallback, GenerationConfig, PrinterCallback, set_seed
+from transformers import GenerationConfig, PrinterCallback, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
-from ..checkpoint.files import step_of
+from ..checkpoint.files import naming_the_folder, open_to_readers, step_of
 from ..checkpoint.hub import HubError
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
@@ -26,11 +25,20 @@ from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
 from ..recipe.schema import DecodingSection, PublishingSection
-from .averaging import load_final_weights
-from .callbacks import CompleteCheckpointCallback, RunLogCallback, StopOnSignalCallback
+from .averaging import average_checkpoints, load_weights
+from .callbacks import EarlyStoppingCallback, RunLogCallback, StopCallback
+from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of
+from .processes import Processes
 from .results import read_results, record_licenses, record_recipe, write_results
-from .resume import earlier_recipe, find_checkpoint, is_finished
-from .trainer import VaswaniTrainer, training_arguments
+from .resume import (
+    check_earlier_run,
+    earlier_recipe,
+    find_checkpoint,
+    is_finished,
+    refuse_other_data,
+    stopped_early,
+)
+from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
 
 class InterruptedRunError(Exception):
@@ -51,47 +59,60 @@ def train(recipe: Recipe) -> dict[str, Any]:
     Raises:
         InterruptedRunError: If a signal ended the training early.
     """
-    # transformers starts no process group without an accelerator unless `cpu` is given.
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    processes = Processes()
     folder, training, publishing = Path(recipe.output_dir), recipe.training, recipe.publishing
-    with state.main_process_first():
-        if state.is_main_process and training.resume and publishing.hub_model_id:
-            fetch_checkpoints(folder, publishing.hub_model_id, training)
-    earlier = earlier_recipe(folder) if training.resume else None
+    if training.resume and publishing.hub_model_id:
+        repo_id = publishing.hub_model_id
+        processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
+    earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
     recipe = _with_pinned_data(recipe, earlier)
-    checkpoint = find_checkpoint(recipe, earlier)
-    if is_finished(folder, training):
-        if state.is_main_process:
+    processes.by_first(lambda: check_earlier_run(recipe, earlier))
+    if processes.by_first(lambda: is_finished(folder, training)):
+        if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
-    _check_reporters(training.report_to)
-    if publishing.push_to_hub and state.is_main_process:
-        # A user who may not push should know before the training, not after it.
-        check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
-    folder.mkdir(parents=True, exist_ok=True)
-    with state.main_process_first():
-        new_tokenizers = checkpoint is None and state.is_main_process
-        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
-    if state.is_main_process:
-        record_recipe(recipe, corpus.reports)
+    checkpoint = processes.by_first(lambda: find_checkpoint(recipe, processes.count))
+    processes.by_first(lambda: _prepare_folder(recipe))
+    corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
+    processes.by_first(lambda: _record_beginning(recipe, corpus, checkpoint))
     # The seed decides the weights, which are drawn when the model is built.
     set_seed(recipe.seed)
     model = build_model(recipe.model, recipe.decoding, corpus)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
-    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, model=model, args=arguments)
+    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     add_callbacks(trainer, publishing)
-    if checkpoint is None or step_of(checkpoint) < trainer.args.max_steps:
+    if checkpoint is None or not (
+        step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, training)
+    ):
         run_training(trainer, checkpoint)
-    state.wait_for_everyone()
-    if state.is_main_process:
-        load_final_weights(trainer, checkpoint)
-        save_model(model, corpus, folder)
-        write_results(recipe, trainer)
-    state.wait_for_everyone()
-    if state.is_main_process:
-        # A push may take longer than the other processes would wait, so they wait no more.
+    processes.by_first(lambda: finish_run(recipe, trainer))
+    if processes.is_first:
+        # The other processes need not wait for a push.
         push_result(recipe.output_dir, publishing)
     return read_results(folder)
+
+
+def _prepare_folder(recipe: Recipe) -> None:
+    _check_reporters(recipe.training.report_to)
+    publishing = recipe.publishing
+    if publishing.push_to_hub:
+        # A user who may not push should know before the training, not after it.
+        check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
+    folder = Path(recipe.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+
+
+def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
+    folder, new_tokenizers = Path(recipe.output_dir), checkpoint is None and processes.is_first
+    with naming_the_folder(folder):
+        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+
+
+def _record_beginning(recipe: Recipe, corpus: Corpus, checkpoint: Path | None) -> None:
+    if checkpoint is not None:
+        refuse_other_data(recipe, checkpoint, corpus.digest)
+    record_recipe(recipe, corpus.reports)
 
 
 def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -175,11 +196,10 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSection) -> Non
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
-    trainer.add_callback(CompleteCheckpointCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
         trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
     if trainer.training.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(trainer.training.early_stopping_patience))
+        trainer.add_callback(EarlyStoppingCallback(trainer.training))
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
@@ -191,19 +211,53 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 
     Raises:
         InterruptedRunError: If a signal ended the training early.
+        DivergedRunError: If a loss or a gradient was not finite.
     """
-    stop = StopOnSignalCallback()
+    stop = StopCallback(trainer)
     trainer.add_callback(stop)
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device.type
         print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device}", flush=True)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if stop.received:
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except DivergedRunError:
+        if trainer.processes.is_first:
+            raise
+        # All processes end, and the first one says why.
+        sys.exit(1)
+    finally:
+        stop.restore()
+    if stop.agreed and not trainer.processes.is_first:
+        sys.exit(130)
+    if stop.agreed:
         raise InterruptedRunError(
             f"Interrupted after step {trainer.state.global_step}, which is saved in '{trainer.args.output_dir}'; continue "
             "with `--resume true`."
         )
+
+
+def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
+    """Makes the checkpoint and the results of a run that is trained, from its numbered checkpoints.
+
+    Args:
+        recipe (Recipe): The run.
+        trainer (VaswaniTrainer): The trainer after its training.
+
+    Raises:
+        ValueError: If the checkpoints are damaged.
+    """
+    folder, corpus = Path(recipe.output_dir), trainer.corpus
+    step = trainer.state.global_step or trainer.start_step
+    checkpoints = final_checkpoints(folder, recipe.training, step)
+    if recipe.training.average_checkpoints:
+        print(f"averaging the last {len(checkpoints)} checkpoints", flush=True)
+    # That of the trainer may be sharded.
+    model = build_model(recipe.model, recipe.decoding, corpus)
+    load_weights(model, average_checkpoints(checkpoints))
+    with naming_the_folder(folder):
+        save_model(model, corpus, folder)
+        write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])
 
 
 def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None:
@@ -216,9 +270,8 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
     """
     staging = folder / ".staging"
     shutil.rmtree(staging, ignore_errors=True)
-    # The Trainer has switched it off.
-    model.config.use_cache = True
     model.save_pretrained(staging)
+    open_to_readers(staging)
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)

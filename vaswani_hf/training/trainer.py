@@ -4,6 +4,8 @@ The run around it is in run.py, its log in callbacks.py.
 """
 
 import json
+import math
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +14,26 @@ from typing import Any
 
 import datasets
 import torch
-from accelerate.utils import gather_object
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from ..checkpoint.files import STREAM_FILE, step_of
+from ..checkpoint.files import STATE_FILE, STREAM_FILE, checkpoints_in, naming_the_folder, step_of
+from ..checkpoint.manifest import facts_of
+from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import PairCollator, StreamedBatches, TokenBudgetSampler
 from ..data.corpus import Corpus
 from ..data.preparation import pair_lengths
 from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
-from ..model.loss_vaswani import IGNORED_LABEL
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
-from .schedule import paper_schedule
+from .checkpoints import STAGING_FOLDER, publish_checkpoint, rotate_checkpoints
+from .processes import Processes
+from .schedule import learning_rate, paper_schedule
+
+
+class DivergedRunError(Exception):
+    """The loss or the gradient became infinite or no number at all; the message says where and what to try."""
 
 
 class EndlessSampler(Sampler[list[tuple[int, int]]]):
@@ -108,6 +116,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         training (TrainingSection): The batches and the schedule.
         evaluation (EvaluationSection): The scores of the validation.
         checkpoint (Path, optional): The checkpoint that the run continues from.
+        processes (Processes, optional): All processes of the run.
         **kwargs: Passed to Seq2SeqTrainer.
     """
 
@@ -120,11 +129,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
         training: TrainingSection,
         evaluation: EvaluationSection,
         checkpoint: Path | None = None,
+        processes: Processes | None = None,
         **kwargs: Any,
     ):
         self.corpus, self.training, self.evaluation = corpus, training, evaluation
-        self.target_tokens_seen = 0
+        self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
+        # Numbers of the device are read when they are logged, which a GPU need not wait for.
+        self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
+        self.finite_if_finite: Any = 0.0
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         self.train_batches = self._train_batches(checkpoint)
         if training.num_train_epochs is not None and isinstance(self.train_batches, EndlessSampler):
@@ -177,11 +190,91 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return self.lr_scheduler
 
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step, whose target tokens are counted on the way."""
+        """The batches of one optimizer step, whose target tokens in all processes are counted on the way."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
-        tokens = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in batches)
-        self.target_tokens_seen += tokens * self.args.world_size
+        if num_items is not None:
+            self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
         return batches, num_items
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        """The loss of one batch, which `take_divergence` judges later."""
+        loss = super().training_step(*args, **kwargs)
+        self.finite_if_finite = self.finite_if_finite + loss
+        return loss
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None:
+            # Sharded gradients have a sharded norm.
+            whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self.finite_if_finite = self.finite_if_finite + whole
+        return norm
+
+    def take_divergence(self) -> torch.Tensor:
+        """A float32 scalar on the device: 1 if a loss or gradient since the last call is not finite, else 0."""
+        total = torch.as_tensor(self.finite_if_finite, dtype=torch.float32, device=self.args.device)
+        self.finite_if_finite = 0.0
+        return 1.0 - torch.isfinite(total).float()
+
+    def divergence(self, what: str, step: int) -> DivergedRunError:
+        """The error that ends a run whose loss or gradient is not finite.
+
+        Args:
+            what (str): What is not finite.
+            step (int): The step, from 1 on.
+
+        Returns:
+            DivergedRunError: To be raised.
+        """
+        training, last = self.training, checkpoints_in(self.args.output_dir)[-1:]
+        rate = learning_rate(step, self.model.config.d_model, training.warmup_steps, training.learning_rate_factor)
+        saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
+        return DivergedRunError(
+            f"{what} of step {step:,} is not finite, at a learning rate of {rate:.2e}; {saved}. Try a lower "
+            "`training.learning_rate_factor`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
+            f"{' or `training.bf16: false`' if training.bf16 else ''}, in another `--output_dir`."
+        )
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
+        folder = Path(self.args.output_dir)
+        with naming_the_folder(folder):
+            if self.processes.is_first:
+                shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+            self.processes.wait()
+            self.args.output_dir = str(folder / STAGING_FOLDER)
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.args.output_dir = str(folder)
+            # Each process writes its generator's state.
+            self.processes.wait()
+            if self.processes.is_first:
+                self._complete_checkpoint(folder)
+            self.processes.wait()
+
+    def _complete_checkpoint(self, folder: Path) -> None:
+        step = self.state.global_step
+        staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
+        # The best one is known by its step, wherever the run will go on.
+        self.state.best_model_checkpoint = None
+        self.state.save_to_json(str(staged / STATE_FILE))
+        save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
+        if isinstance(self.train_batches, EndlessStream):
+            text = json.dumps(self.train_batches.batches.state_dict())
+            (staged / STREAM_FILE).write_text(text, encoding="utf-8")
+        facts = {
+            "step": step,
+            # One that is saved for a signal, or at the end of a run that is made longer afterwards, is not.
+            "scheduled": step % self.training.save_steps == 0,
+            "processes": self.args.world_size,
+            "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
+            "target_tokens": int(self.target_tokens_seen),
+            "training_pairs": self.corpus.digest,
+        }
+        publish_checkpoint(staged, folder, facts)
+        best = self.state.best_global_step if self.training.early_stopping_patience is not None else None
+        rotate_checkpoints(folder, self.training, best)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A checkpoint has no tied copies; transformers would warn of them at each resume.
@@ -195,8 +288,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
         start = time.perf_counter()
         nats, tokens = negative_log_likelihood(self.model, self._validation_batches())
-        total = self.accelerator.reduce(torch.tensor([nats, float(tokens)], dtype=torch.float64))
-        loss = (total[0] / total[1]).item()
+        shares = self.processes.gather((nats, tokens))
+        loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
+        if not math.isfinite(loss):
+            raise self.divergence("The validation loss", self.state.global_step)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         if self.evaluation.validation_bleu:
             metrics |= self._validation_scores()
@@ -235,7 +330,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # A model at the beginning of its training repeats itself all the time.
             repetition_guard=False,
         )
-        ordered = sorted(gather_object(list(zip(shares, translated, strict=True))))
+        gathered = self.processes.gather(list(zip(shares, translated, strict=True)))
+        ordered = sorted(pair for share in gathered for pair in share)
         model.train(was_training)
         scores = score_translations(
             [translation for _, translation in ordered],
@@ -264,7 +360,7 @@ def training_arguments(
     early_stopping = training.early_stopping_patience is not None
     same_names = """
         gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon max_grad_norm bf16 torch_compile
-        logging_steps eval_steps save_steps save_total_limit
+        logging_steps eval_steps save_steps
     """.split()
     return Seq2SeqTrainingArguments(
         **{name: getattr(training, name) for name in same_names},
@@ -277,8 +373,8 @@ def training_arguments(
         weight_decay=0.0,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
-        load_best_model_at_end=early_stopping,
-        # A best checkpoint would be kept in place of one of the last, which are averaged.
+        # A loss that is no number is not hidden, but ends the run.
+        logging_nan_inf_filter=False,
         metric_for_best_model=training.metric_for_best_model if early_stopping else None,
         greater_is_better=training.metric_for_best_model == "bleu",
         restore_callback_states_from_checkpoint=True,

@@ -1,0 +1,89 @@
+"""The manifest of a checkpoint: the size and hash of each file. It is written last, so that it is there only if all is."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .files import MANIFEST_FILE
+
+
+def seal(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes the manifest of a folder that is complete.
+
+    Args:
+        folder (Path): The checkpoint.
+        facts (Mapping): What else the manifest says of the checkpoint, as JSON.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): path for path in paths}
+    (folder / MANIFEST_FILE).write_bytes(manifest(files, facts))
+
+
+def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
+    """The manifest of these files.
+
+    Args:
+        files (Mapping): Names, and the file or its content.
+        facts (Mapping): What else it says.
+
+    Returns:
+        bytes: JSON.
+    """
+    described = {name: _describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
+    return (json.dumps({**facts, "files": described}, indent=2) + "\n").encode()
+
+
+def _describe(file: Path | bytes) -> dict[str, Any]:
+    if isinstance(file, bytes):
+        return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
+    with file.open("rb") as opened:
+        return {"size": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The facts that the manifest of a whole checkpoint states.
+
+    Args:
+        folder (Path): The checkpoint.
+
+    Returns:
+        dict: As they were given to `seal`.
+    """
+    content = json.loads((folder / MANIFEST_FILE).read_bytes())
+    return {name: value for name, value in content.items() if name != "files"}
+
+
+def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
+    """The first fault of a checkpoint, compared with its manifest.
+
+    Args:
+        folder (Path): The checkpoint.
+        names (Iterable, optional): The files to compare, all by default.
+
+    Returns:
+        str: The file and what is wrong with it; None for a whole checkpoint.
+    """
+    try:
+        expected = json.loads((folder / MANIFEST_FILE).read_bytes())["files"]
+        wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in names or expected}
+    except FileNotFoundError:
+        return f"{MANIFEST_FILE} is missing, which is written last"
+    except (OSError, ValueError, TypeError, KeyError):
+        return f"{MANIFEST_FILE} is damaged"
+    # Sizes first: they cost nothing.
+    for name, (size, _) in wanted.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} bytes of {size:,}"
+    for name, (_, sha256) in wanted.items():
+        try:
+            found = _describe(folder / name)["sha256"]
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if found != sha256:
+            return f"{name} is not as it was saved"
+    return None

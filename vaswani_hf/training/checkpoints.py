@@ -1,0 +1,129 @@
+"""The numbered checkpoints of a run: made whole under another name, found again, rotated by step."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState
+
+from ..checkpoint.files import STATE_FILE, checkpoints_in, open_to_readers, weight_files
+from ..checkpoint.manifest import damage, facts_of, seal
+from ..recipe.schema import TrainingSection
+
+# A checkpoint is written into this folder of the run; what is left in it was not written to its end.
+STAGING_FOLDER = ".saving"
+
+
+def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
+    """Makes a checkpoint one of the run: seals it, and moves it to its place.
+
+    Args:
+        staged (Path): All its files, in a folder checkpoint-STEP within the staging folder.
+        folder (Path): The output folder of the run.
+        facts (dict): What its manifest says of it.
+    """
+    open_to_readers(staged)
+    seal(staged, facts)
+    final = folder / staged.name
+    if final.exists():
+        # A damaged one, which the run had to go back behind.
+        replaced = staged.with_name(f"{staged.name}.replaced")
+        os.replace(final, replaced)
+    os.replace(staged, final)
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+
+
+def rotate_checkpoints(folder: Path, training: TrainingSection, best_step: int | None) -> None:
+    """Deletes the oldest checkpoints by step, whatever the times of their folders say.
+
+    The newest `save_total_limit` stay, and the best one. One that was saved for a signal stays until the next.
+
+    Args:
+        folder (Path): The output folder of the run.
+        training (TrainingSection): The number to keep.
+        best_step (int, optional): The step of the best checkpoint, where the run ends with it.
+    """
+    checkpoints = checkpoints_in(folder)
+    newest = checkpoints[-1:]
+    kept = [*scheduled_checkpoints(checkpoints[:-1]), *newest][-training.save_total_limit :]
+    best = folder / f"checkpoint-{best_step}"
+    if best in checkpoints and best not in kept:
+        # It takes the place of the oldest.
+        kept = [best, *(kept[1:] if len(kept) == training.save_total_limit > 1 else kept)]
+    for checkpoint in checkpoints:
+        if checkpoint not in kept:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
+    """The checkpoints that an uninterrupted run would have too.
+
+    Args:
+        checkpoints (Iterable): Folders, oldest first.
+
+    Returns:
+        list: Those whose manifest says so.
+    """
+    found = []
+    for checkpoint in checkpoints:
+        try:
+            if facts_of(checkpoint).get("scheduled"):
+                found.append(checkpoint)
+        except (OSError, ValueError, AttributeError):
+            continue
+    return found
+
+
+def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> list[Path]:
+    """The checkpoints that the final weights are made of: the last scheduled ones, the best, or the last.
+
+    Args:
+        folder (Path): The output folder of the run.
+        training (TrainingSection): Averaging or early stopping.
+        step (int): The step that the run has ended at.
+
+    Returns:
+        list: Whole ones; a damaged one is left out in a sentence.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    last = folder / f"checkpoint-{step}"
+    # A longer run may have gone on before, whose checkpoints are of later steps.
+    until = [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) < step]
+    if training.average_checkpoints:
+        chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
+    elif training.early_stopping_patience is not None:
+        best = TrainerState.load_from_json(str(last / STATE_FILE)).best_global_step
+        chosen = [folder / f"checkpoint-{best}"] if best else [last]
+    else:
+        chosen = [last]
+    whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint)]
+    if not whole:
+        names = ", ".join(f"'{checkpoint}'" for checkpoint in chosen)
+        raise ValueError(
+            f"The final weights must come from {names}, but no whole checkpoint of them is left; continue with `--resume true`, "
+            "which trains what is missing."
+        )
+    return whole
+
+
+def number_of(checkpoint: Path) -> int:
+    """The step that the name of a checkpoint states.
+
+    Args:
+        checkpoint (Path): A folder checkpoint-STEP.
+
+    Returns:
+        int: The step.
+    """
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _is_damaged(checkpoint: Path) -> bool:
+    fault = damage(checkpoint, weight_files(checkpoint))
+    if fault:
+        print(f"'{checkpoint}' takes no part in the final weights: {fault}", flush=True)
+    return fault is not None
