@@ -9,77 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.run
-from safetensors.torch import load_file
+from tiny_runs import metrics, same, weights
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training import train
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.trainer import VaswaniTrainer
 from vaswani_hf.translation.translator import Translator
 
 ROOT = Path(__file__).parents[2]
-RECIPE = """
-output_dir: out
-data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 300, max_length: 64}
-tokenizer: {vocab_size: 280}
-model:
-  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.1, label_smoothing: 0.1}
-training:
-  {max_steps: 8, source_tokens_per_batch: 1500, target_tokens_per_batch: 1500, gradient_accumulation_steps: 2,
-   warmup_steps: 4, logging_steps: 2, eval_steps: 4, save_steps: 4}
-decoding: {num_beams: 2, max_length: 8}
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_held_out():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20)
-        yield
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a run of the recipe, which no test changes."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "recipe").write_text(RECIPE, encoding="utf-8")
-    train(load_recipe(folder / "recipe", [f"--output_dir={folder / 'run'}"]))
-    return folder / "run"
-
-
-@pytest.fixture
-def copied(finished, tmp_path):
-    """A copy of that folder, as if the run had been made in it."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Train the recipe with these overrides in a folder of this name, and give back the folder."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
-
-    def run(name, *overrides):
-        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *overrides]))
-        return tmp_path / name
-
-    run.recipe = path
-    return run
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(finished):

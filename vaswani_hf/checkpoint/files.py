@@ -115,6 +115,10 @@ def open_to_readers(folder: Path) -> None:
         shutil.copymode(folder / CONFIG_FILE, path)
 
 
+class WriteError(OSError):
+    """Writing into a folder failed; the message names it."""
+
+
 @contextlib.contextmanager
 def naming_the_folder(folder: Path) -> Iterator[None]:
     """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place.
@@ -123,21 +127,23 @@ def naming_the_folder(folder: Path) -> Iterator[None]:
         folder (Path): The folder that is written to.
 
     Raises:
-        OSError: In place of the error.
+        WriteError: In place of the error.
     """
     try:
         yield
     except Exception as error:
         reason = _why_not_written(error)
-        if reason is None or str(folder) in str(error):
+        if reason is None:
             raise
         free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
-        raise OSError(
+        raise WriteError(
             f"'{folder}' could not be written: {reason} ({free / 2**20:,.0f} MiB are free there); make room and try again."
         ) from error
 
 
 def _why_not_written(error: Exception) -> str | None:
+    if isinstance(error, WriteError):
+        return None
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
@@ -145,4 +151,4 @@ def _why_not_written(error: Exception) -> str | None:
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)
-    return "a file could not be written to its end" if "PytorchStreamWriter failed" in str(error) else None
+    return "a file could not be written to its end" if "inline_container" in str(error) else None

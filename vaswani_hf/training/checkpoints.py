@@ -35,23 +35,25 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
-def rotate_checkpoints(folder: Path, training: TrainingSection, best_step: int | None) -> None:
+def rotate_checkpoints(folder: Path, limit: int, best_step: int | None, max_steps: int) -> None:
     """Deletes the oldest checkpoints by step, whatever the times of their folders say.
 
-    The newest `save_total_limit` stay, and the best one. One that was saved for a signal stays until the next.
+    The newest stay, and the best one. One that was saved for a signal stays beside them until the next.
 
     Args:
         folder (Path): The output folder of the run.
-        training (TrainingSection): The number to keep.
+        limit (int): The number of checkpoints to keep.
         best_step (int, optional): The step of the best checkpoint, where the run ends with it.
+        max_steps (int): The last step of the run.
     """
     checkpoints = checkpoints_in(folder)
-    newest = checkpoints[-1:]
-    kept = [*scheduled_checkpoints(checkpoints[:-1]), *newest][-training.save_total_limit :]
+    *earlier, newest = checkpoints
+    is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < max_steps
+    kept = [*scheduled_checkpoints(earlier), newest][-limit - is_extra :]
     best = folder / f"checkpoint-{best_step}"
     if best in checkpoints and best not in kept:
         # It takes the place of the oldest.
-        kept = [best, *(kept[1:] if len(kept) == training.save_total_limit > 1 else kept)]
+        kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     for checkpoint in checkpoints:
         if checkpoint not in kept:
             shutil.rmtree(checkpoint, ignore_errors=True)

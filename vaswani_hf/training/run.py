@@ -228,6 +228,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         sys.exit(1)
     finally:
         stop.restore()
+    # The first process may be pushing its last checkpoint, and where one process ends, a launcher ends the others.
+    trainer.processes.wait()
     if stop.agreed and not trainer.processes.is_first:
         sys.exit(130)
     if stop.agreed:

@@ -245,6 +245,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder / STAGING_FOLDER)
             try:
                 super()._save_checkpoint(model, trial)
+            except Exception:
+                # Half a checkpoint would take the room that is left.
+                shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+                raise
             finally:
                 self.args.output_dir = str(folder)
             # Each process writes its generator's state.
@@ -274,7 +278,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         best = self.state.best_global_step if self.training.early_stopping_patience is not None else None
-        rotate_checkpoints(folder, self.training, best)
+        rotate_checkpoints(folder, self.training.save_total_limit, best, self.args.max_steps)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A checkpoint has no tied copies; transformers would warn of them at each resume.

@@ -1,0 +1,288 @@
+"""The numbered checkpoints of a run: whole or not there, damaged ones found, the same with and without interruptions."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import stat
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import metrics, same, weights
+
+from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.run import InterruptedRunError
+from vaswani_hf.training.trainer import DivergedRunError, VaswaniTrainer
+
+
+def names(folder):
+    return [path.name for path in checkpoints_in(folder)]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text(), parse_constant=lambda constant: pytest.fail(constant))
+
+
+@pytest.fixture
+def at_step(monkeypatch):
+    """Call a function in the first batch of a step, once."""
+
+    def arrange(step, function):
+        before, called = VaswaniTrainer.training_step, []
+
+        def changed(self, *args, **kwargs):
+            if self.state.global_step == step - 1 and not called:
+                called.append(True)
+                function(self)
+            return before(self, *args, **kwargs)
+
+        monkeypatch.setattr(VaswaniTrainer, "training_step", changed)
+
+    return arrange
+
+
+def unfinished(folder):
+    """As if the run had been killed between its last checkpoint and its results."""
+    (folder / "results.json").unlink()
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "flipped": flip_a_bit,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("optimizer.pt", "missing"),
+        ("scheduler.pt", "missing"),
+        ("model.safetensors", "flipped"),
+        ("rng_state.pth", "zeroed"),
+        ("optimizer.pt", "cut"),
+        ("config.json", "empty"),
+        ("trainer_state.json", "cut"),
+        ("manifest.json", "missing"),
+        ("manifest.json", "cut"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished, copied, capsys, name, damage):
+    DAMAGES[damage](unfinished(copied) / "checkpoint-8" / name)
+    resumed = run("run", "--resume", "true")
+    said = re.search(
+        rf"'{copied}/checkpoint-8' is damaged: (.*); going on from 'checkpoint-4'", capsys.readouterr().out
+    )
+    assert said and name in said[1]
+    assert same(weights(resumed), weights(finished))
+
+
+def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
+    for path in checkpoints_in(unfinished(copied)):
+        (path / "optimizer.pt").unlink()
+    with pytest.raises(
+        ValueError, match="holds no whole checkpoint to continue from .*optimizer.pt is missing.*; choose"
+    ):
+        run("run", "--resume", "true")
+    assert names(copied) == ["checkpoint-4", "checkpoint-8"]
+
+
+def test_a_save_that_is_cut_off_leaves_the_checkpoints_as_they_are(run, at_step, finished, tmp_path, monkeypatch):
+    save = VaswaniTrainer._save_optimizer_and_scheduler
+
+    def cut(self, output_dir):
+        if self.state.global_step == 8:
+            raise KeyboardInterrupt
+        save(self, output_dir)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VaswaniTrainer, "_save_optimizer_and_scheduler", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run("run")
+    assert names(tmp_path / "run") == ["checkpoint-4"]
+    assert same(weights(run("run", "--resume", "true")), weights(finished))
+    assert not (tmp_path / "run" / ".saving").exists()
+
+
+AVERAGED = ("--average_checkpoints", "3", "--save_total_limit", "3", "--save_steps", "2")
+
+
+def test_a_checkpoint_that_was_saved_for_a_signal_takes_no_part_in_the_average(run, at_step, tmp_path):
+    whole = run("whole", *AVERAGED)
+    at_step(7, lambda trainer: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(InterruptedRunError):
+        run("part", *AVERAGED)
+    # It does not displace a scheduled one either.
+    assert names(tmp_path / "part") == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-7"]
+    part = run("part", *AVERAGED, "--resume", "true")
+    assert names(part) == names(whole) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    assert results_of(part)["training"]["averaged_steps"] == [4, 6, 8]
+    assert same(weights(part), weights(whole))
+
+
+def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):
+    folder = run("average", *AVERAGED)
+    unfinished(folder)
+    flip_a_bit(folder / "checkpoint-6" / "model.safetensors")
+    run("average", *AVERAGED, "--resume", "true")
+    assert (
+        "checkpoint-6' takes no part in the final weights: model.safetensors is not as it was"
+        in capsys.readouterr().out
+    )
+    expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])
+    assert same(weights(folder), expected)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani, tmp_path, where):
+    def diverge(trainer):
+        parameter = trainer.model.model.encoder.layers[0].fc1.weight
+        if where == "loss":
+            parameter.data[0, 0] = float("nan")
+        else:
+            parameter.register_hook(lambda gradient: gradient * float("inf"))
+
+    at_step(6, diverge)
+    folder = tmp_path / "run"
+    code, printed, sentence = vaswani(
+        "train", run.recipe, f"--output_dir={folder}", "--save_steps=3", "--eval_steps=3"
+    )
+    assert code == 1
+    assert sentence == (
+        f"The loss or the gradient of step 6 is not finite, at a learning rate of 1.02e-01; the last good checkpoint is "
+        f"'{folder}/checkpoint-3'. Try a lower `training.learning_rate_factor`, more `training.warmup_steps`, "
+        "`training.max_grad_norm: 1`, in another `--output_dir`."
+    )
+    assert "loss 0.0" not in printed
+    assert names(folder) == ["checkpoint-3"]
+    assert not (folder / "results.json").exists()
+
+
+def test_results_are_json_whatever_the_scores(run, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.evaluation.evaluate.perplexity", lambda loss: float("inf"))
+    monkeypatch.setattr("vaswani_hf.training.trainer.perplexity", lambda loss: float("inf"))
+    folder = run("run", "--max_steps", "2", "--eval_steps", "2")
+    assert results_of(folder)["test"]["perplexity"] is None
+    assert [row["eval_perplexity"] for row in metrics(folder) if "eval_loss" in row] == [None]
+
+
+def test_other_training_data_of_the_same_name_is_refused(run, tmp_path):
+    def write(last):
+        lines = [f"{word} {other}" for word in "abcdefgh" for other in "abcdefgh"]
+        (tmp_path / "text.en").write_text("\n".join([*lines, last]) + "\n")
+        (tmp_path / "text.de").write_text("\n".join([*lines, last]) + "\n")
+
+    names = [f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target")]
+    files = [f"--{name}={tmp_path / 'text'}.{'en' if 'source' in name else 'de'}" for name in names]
+    write("x y")
+    run("run", "--corpus", "null", *files, "--max_steps", "4")
+    write("x z")
+    with pytest.raises(
+        ValueError, match=r"are not those that the run .* was begun with \(65 pairs, .* now, 65 pairs, .*then"
+    ):
+        run("run", "--corpus", "null", *files, "--resume", "true", "--max_steps", "6")
+    write("x y")
+    os.utime(tmp_path / "text.en", (1, 1))
+    run("run", "--corpus", "null", *files, "--resume", "true", "--max_steps", "6")
+
+
+def test_another_number_of_batches_per_step_is_refused_and_what_fits_is_named(run, copied):
+    with pytest.raises(ValueError) as raised:
+        run("run", "--resume", "true", "--max_steps", "10", "--gradient_accumulation_steps", "3")
+    assert str(raised.value) == (
+        "`training.gradient_accumulation_steps` is 3 in 1 process, which makes 3 batches per step, but the run in "
+        f"'{copied}' that is to be resumed has 2; set it to 2."
+    )
+
+
+def test_the_oldest_by_step_is_deleted_whatever_the_times_of_the_folders(run, copied):
+    # A copy may have made the newest one first.
+    for age, path in enumerate(checkpoints_in(copied)):
+        os.utime(path, (time.time() - 1000 * age,) * 2)
+    run("run", "--resume", "true", "--max_steps", "12", "--save_total_limit", "2")
+    assert names(copied) == ["checkpoint-8", "checkpoint-12"]
+
+
+def stopping(patience):
+    return (
+        *("--learning_rate_factor", "0", "--early_stopping_patience", patience, "--metric_for_best_model", "bleu"),
+        *("--validation_bleu", "true", "--eval_steps", "2", "--save_steps", "2"),
+    )
+
+
+def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_results(run, tmp_path):
+    folder = unfinished(run("run", *stopping("1")))
+    moved = folder.rename(tmp_path / "moved")
+    run("moved", *stopping("1"), "--resume", "true")
+    assert names(moved) == ["checkpoint-2", "checkpoint-4"]
+    assert [row["step"] for row in metrics(moved) if "eval_bleu" in row] == [2, 4]
+    assert same(weights(moved), weights(moved / "checkpoint-2"))
+    # More patience than the checkpoint has been saved with.
+    unfinished(moved)
+    run("moved", *stopping("2"), "--resume", "true")
+    assert [row["step"] for row in metrics(moved) if "eval_bleu" in row] == [2, 4, 6]
+
+
+def test_the_best_checkpoint_survives_rotation(run):
+    folder = run("run", *stopping("3"), "--save_total_limit", "2")
+    assert names(folder) == ["checkpoint-2", "checkpoint-8"]
+
+
+def test_everybody_may_read_what_the_mask_lets_them(finished):
+    for path in (finished, finished / "checkpoint-8"):
+        mode = stat.S_IMODE((path / "config.json").stat().st_mode)
+        assert stat.S_IMODE((path / "model.safetensors").stat().st_mode) == mode != 0o600
+
+
+def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(run, vaswani, finished, tmp_path, at_step):
+    folder = tmp_path / "run"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    at_step(6, lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1])))
+    try:
+        code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 1
+    assert re.fullmatch(
+        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); make room and try again.", sentence
+    )
+    assert names(folder) == ["checkpoint-4"]
+    assert same(weights(run("run", "--resume", "true")), weights(finished))
+
+
+def test_a_longer_run_ends_as_if_it_had_been_asked_for_at_once(run):
+    whole = run("whole", *AVERAGED)
+    run("part", *AVERAGED, "--max_steps", "5")
+    part = run("part", *AVERAGED, "--resume", "true")
+    assert names(part) == names(whole)
+    assert same(weights(part), weights(whole))
+
+
+def test_the_copy_of_a_run_goes_on_without_the_original(run, finished, copied, tmp_path):
+    shutil.rmtree(copied / "checkpoint-8")
+    unfinished(copied)
+    (copied / "metrics.jsonl").unlink()
+    resumed = run("run", "--resume", "true")
+    assert same(weights(resumed), weights(finished))
+    assert results_of(resumed)["training"]["target_tokens"] == results_of(finished)["training"]["target_tokens"]
+
+
+def test_the_final_weights_are_those_of_the_last_checkpoint(finished):
+    assert same(weights(finished), load_file(finished / "checkpoint-8" / "model.safetensors"))
+    assert all(tensor.dtype == torch.float32 for tensor in weights(finished).values())
+    assert issubclass(DivergedRunError, Exception)
