@@ -22,7 +22,6 @@ from transformers import (
 import vaswani_hf
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.checkpoint.hub import HubError
-from vaswani_hf.publish.during_training import fetch_checkpoints
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import InterruptedRunError, train
@@ -42,7 +41,7 @@ decoding: {{num_beams: 1, max_length: 4}}
 ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
 TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
-STATE_FILES = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
+STATE_FILES = {"manifest.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
 
 
 pytestmark = pytest.mark.usefixtures("few_numbers")
@@ -150,25 +149,15 @@ def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, ali
     assert not (tmp_path / "there").exists()
 
 
-def test_checkpoints_of_elsewhere_are_as_old_as_their_steps(hub, repo_id, alice, recipe, tmp_path):
-    """The Trainer deletes the oldest by their times."""
-    pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
-    train(recipe("here", max_steps=3, save_steps=3, **pushing))
-    state = hub.repository(repo_id).files()
-    for step in (1, 2, 10):
-        earlier = {
-            name.replace("checkpoint-3", f"checkpoint-{step}"): content
-            for name, content in state.items()
-            if name.startswith("checkpoint-3/")
-        }
-        name = f"checkpoint-{step}/trainer_state.json"
-        earlier[name] = json.dumps(json.loads(earlier[name]) | {"global_step": step}).encode()
-        hub.repository(repo_id).commit(earlier)
-    there = recipe("there", resume="true", save_total_limit=4, hub_model_id=repo_id)
-    Path(there.output_dir).mkdir()
-    fetch_checkpoints(Path(there.output_dir), repo_id, there.training)
-    times = [(tmp_path / "there" / f"checkpoint-{step}").stat().st_mtime for step in (1, 2, 3, 10)]
-    assert times == sorted(times) and times[-1] - times[0] > 2.5
+def test_a_checkpoint_that_is_not_whole_is_no_run_to_continue(hub, repo_id, alice, recipe, tmp_path):
+    pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "checkpoint"}
+    train(recipe("here", max_steps=2, **pushing))
+    hub.repository(repo_id).commit({"last-checkpoint/optimizer.pt": b"not this one"})
+    with pytest.raises(
+        ValueError, match="last-checkpoint of the repository must be a whole .*optimizer.pt has 12 bytes"
+    ):
+        train(recipe("there", resume="true", max_steps=3, **pushing))
+    assert not list((tmp_path / "there").glob("checkpoint-*"))
 
 
 def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, alice, recipe, tmp_path):
@@ -176,10 +165,10 @@ def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, ali
     pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "hub_strategy": "all_checkpoints"}
     train(recipe("here", max_steps=3, **stopping, **pushing))
     pushed = json.loads(hub.repository(repo_id).files()["checkpoint-3/trainer_state.json"])
-    assert pushed["best_model_checkpoint"] == "checkpoint-3"
+    assert (pushed["best_global_step"], pushed["best_model_checkpoint"]) == (3, None)
     train(recipe("there", max_steps=4, resume="true", **stopping, **pushing))
-    state = json.loads((tmp_path / "there" / "checkpoint-3" / "trainer_state.json").read_text())
-    assert state["best_model_checkpoint"] == str(tmp_path / "there" / "checkpoint-3")
+    state = json.loads((tmp_path / "there" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["best_global_step"] in (3, 4)
 
 
 def test_a_repository_without_checkpoints_is_no_run_to_continue(hub, repo_id, alice, recipe, finished):

@@ -59,7 +59,19 @@ def step_of(checkpoint: Path) -> int:
     Returns:
         int: The step.
     """
-    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"]
+    return read_state(checkpoint)["global_step"]
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The state of the Trainer that a numbered checkpoint was saved with.
+
+    Args:
+        checkpoint (Path): Its folder.
+
+    Returns:
+        dict: The content of trainer_state.json.
+    """
+    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
 
 
 def weight_files(folder: Path) -> list[str]:

@@ -8,22 +8,27 @@
 - "all_checkpoints": the same in one folder for each save, `checkpoint-STEP`.
 """
 
-import json
 import os
 import re
 import shutil
 import threading
-import time
 from pathlib import Path
-from typing import Any
 
-from accelerate import PartialState
 from huggingface_hub import HfApi, snapshot_download
 from transformers import TrainerCallback
 
-from ..checkpoint.files import METRICS_FILE, RECIPE_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in, step_of
+from ..checkpoint.files import (
+    MANIFEST_FILE,
+    METRICS_FILE,
+    RECIPE_FILE,
+    STATE_FILE,
+    WEIGHTS_FILE,
+    checkpoints_in,
+    read_state,
+)
 from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import refuse_changed_files
+from ..checkpoint.manifest import damage, facts_of, manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.schema import PublishingSection, TrainingSection
 from .push import Destination, check_destination, commit_files, refuse_private_text, repository_files
@@ -52,8 +57,6 @@ class PushCheckpointsCallback(TrainerCallback):
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # Each process writes its generator's state.
-        PartialState().wait_for_everyone()
         if state.is_world_process_zero and not (self.thread and self.thread.is_alive()):
             self._begin(state.global_step)
 
@@ -116,15 +119,8 @@ def resumable_files(checkpoint: Path) -> dict[str, Path | bytes]:
     left_out = {"training_args.bin", RECIPE_FILE, *(path.name for path in checkpoint.glob("*.py"))}
     paths = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
     files: dict[str, Path | bytes] = {name: path for name, path in paths.items() if name not in left_out}
-    state = _read_state(checkpoint)
-    if state.get("best_model_checkpoint"):
-        state["best_model_checkpoint"] = Path(state["best_model_checkpoint"]).name
-    files[STATE_FILE] = json.dumps(state, indent=2).encode()
+    files[MANIFEST_FILE] = manifest(files, facts_of(checkpoint))
     return files
-
-
-def _read_state(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> None:
@@ -144,27 +140,26 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
-        snapshot, names = _download(repo_id, training.save_total_limit)
-    if not names:
+        snapshot, steps = _download(repo_id, training.save_total_limit)
+    if not steps:
         print(f"'{repo_id}' has no checkpoint to continue from", flush=True)
         return
-    staging, newest = folder / _STAGING, names[-1]
+    staging, newest = folder / _STAGING, max(steps, key=lambda name: steps[name])
     shutil.rmtree(staging, ignore_errors=True)
-    steps = {name: _localize(shutil.copytree(snapshot / name, staging / name), folder, names) for name in names}
+    for name in steps:
+        shutil.copytree(snapshot / name, staging / name)
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
     # The newest first: a run that is interrupted after it can go on from it.
-    for age, name in enumerate(reversed(names)):
-        (staging / name / METRICS_FILE).unlink(missing_ok=True)
+    for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():
             os.replace(staging / name, checkpoint)
-            # The Trainer takes the one with the oldest time for the oldest; that of the download says nothing.
-            os.utime(checkpoint, (time.time() - age - 1,) * 2)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    is_best_lost = _read_state(folder / f"checkpoint-{steps[newest]}")["best_model_checkpoint"] is None
+    best = read_state(folder / f"checkpoint-{steps[newest]}").get("best_global_step")
+    is_best_lost = best not in steps.values()
     if len(set(steps.values())) < training.average_checkpoints or (training.early_stopping_patience and is_best_lost):
         print(
             "some checkpoints to average or to choose the best from are not here, so the final weights come from those that "
@@ -173,12 +168,12 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
         )
 
 
-def _download(repo_id: str, limit: int) -> tuple[Path, list[str]]:
+def _download(repo_id: str, limit: int) -> tuple[Path, dict[str, int]]:
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
     if not with_retries(api.repo_exists, repo_id):
-        return Path(), []
+        return Path(), {}
     info = with_retries(api.model_info, repo_id)
     files = [file.rfilename for file in info.siblings or []]
     states = [found.group(1) for file in files if (found := _STATE.fullmatch(file))]
@@ -196,26 +191,22 @@ def _download(repo_id: str, limit: int) -> tuple[Path, list[str]]:
         return folder
 
     snapshot = download(RECIPE_FILE, *(f"{name}/*" for name in names))
-    best = _read_state(snapshot / names[-1]).get("best_model_checkpoint") if numbered else None
+    steps = {name: _step_of_whole(snapshot / name) for name in names}
+    best = f"checkpoint-{read_state(snapshot / names[-1])['best_global_step']}" if names else ""
     if best in set(numbered) - set(names):
         download(f"{best}/*")
-        names.insert(0, best)
-    return snapshot, sorted(names, key=lambda name: step_of(snapshot / name))
+        steps[best] = _step_of_whole(snapshot / best)
+    return snapshot, steps
 
 
-def _localize(checkpoint: Path, folder: Path, names: list[str]) -> int:
-    # The state of a pushed checkpoint becomes that of one in the output folder.
-    state = _read_state(checkpoint)
-    step, best = state.get("global_step"), state.get("best_model_checkpoint")
-    # Both become paths.
-    if type(step) is not int or step < 0 or not (best is None or re.fullmatch(r"checkpoint-\d+", str(best))):
+def _step_of_whole(checkpoint: Path) -> int:
+    fault = damage(checkpoint)
+    state = {} if fault else read_state(checkpoint)
+    step = state.get("global_step")
+    # The step becomes a path.
+    if type(step) is not int or step < 0 or "best_global_step" not in state:
         raise ValueError(
-            f"{checkpoint.name}/{STATE_FILE} of the repository must be a state of the Trainer, but is not."
+            f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "
+            f"({fault or f'{STATE_FILE} is that of another trainer'})."
         )
-    if best is not None:
-        # The best one is looked for from here on if it is not there.
-        is_there = best in (*names, f"checkpoint-{step}")
-        state["best_model_checkpoint"] = str(folder / best) if is_there else None
-        state["best_metric"] = state["best_metric"] if is_there else None
-    (checkpoint / STATE_FILE).write_text(json.dumps(state, indent=2), encoding="utf-8")
     return step
