@@ -241,6 +241,17 @@ def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_r
 def test_the_best_checkpoint_survives_rotation(run):
     folder = run("run", *stopping("3"), "--save_total_limit", "2")
     assert names(folder) == ["checkpoint-2", "checkpoint-8"]
+    unfinished(folder)
+    # The next best of those that are left.
+    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"")
+    run("run", *stopping("3"), "--save_total_limit", "2", "--resume", "true")
+    assert same(weights(folder), weights(folder / "checkpoint-8"))
+
+
+def test_the_best_of_the_saved_ones_is_taken_where_a_better_one_was_not_saved(run):
+    keys = ("--early_stopping_patience", "9", "--save_steps", "4", "--eval_steps", "1", "--learning_rate_factor", "0")
+    folder = run("run", *keys)
+    assert same(weights(folder), weights(folder / "checkpoint-4"))
 
 
 def test_everybody_may_read_what_the_mask_lets_them(finished):

@@ -5,6 +5,7 @@ The callback that pushes checkpoints is in publish/during_training.py.
 
 import json
 import signal
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..recipe.schema import TrainingSection
+from .checkpoints import has_lost_patience
 from .trainer import EndlessSampler, VaswaniTrainer
 
 
@@ -132,8 +134,10 @@ class StopCallback(TrainerCallback):
         signal.signal(number, self.handlers[number])
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.handlers[number] = signal.signal(number, self._handle)
+        # Python handles signals in its main thread only.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.handlers[number] = signal.signal(number, self._handle)
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
@@ -172,7 +176,7 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Ends the training at a checkpoint after as many evaluations without a better one as the recipe has patience.
+    """Ends the training at a scheduled checkpoint when the patience of the recipe is lost.
 
     That of transformers counts by itself, so that a resumed run has the patience of its checkpoint.
 
@@ -181,25 +185,8 @@ class EarlyStoppingCallback(TrainerCallback):
     """
 
     def __init__(self, training: TrainingSection):
-        self.patience = training.early_stopping_patience
-
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
-        if state.best_global_step and not (Path(args.output_dir) / f"checkpoint-{state.best_global_step}").is_dir():
-            # The run goes on elsewhere, and looks for the best one from here on.
-            state.best_global_step = state.best_metric = None
+        self.training = training
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        control.should_training_stop |= has_lost_patience(state, self.patience)
-
-
-def has_lost_patience(state: TrainerState, patience: int | None) -> bool:
-    """True if a run has been evaluated as often as its patience allows without having got better.
-
-    Args:
-        state (TrainerState): Its state.
-        patience (int, optional): The number of evaluations; None for no limit.
-    """
-    if patience is None or not state.best_global_step:
-        return False
-    evaluations = [row for row in state.log_history if "eval_loss" in row and row["step"] > state.best_global_step]
-    return len(evaluations) >= patience
+        is_scheduled = state.global_step % self.training.save_steps == 0
+        control.should_training_stop |= is_scheduled and has_lost_patience(state, self.training)

@@ -1,5 +1,6 @@
 """The numbered checkpoints of a run: made whole under another name, found again, rotated by step."""
 
+import math
 import os
 import shutil
 from collections.abc import Iterable
@@ -8,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerState
 
-from ..checkpoint.files import STATE_FILE, checkpoints_in, open_to_readers, weight_files
+from ..checkpoint.files import checkpoints_in, open_to_readers, read_state, weight_files
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
 
@@ -35,28 +36,67 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
-def rotate_checkpoints(folder: Path, limit: int, best_step: int | None, max_steps: int) -> None:
+def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerState) -> None:
     """Deletes the oldest checkpoints by step, whatever the times of their folders say.
 
-    The newest stay, and the best one. One that was saved for a signal stays beside them until the next.
+    The newest `save_total_limit` stay, and the best one. One that was saved for a signal stays beside them until the next.
 
     Args:
         folder (Path): The output folder of the run.
-        limit (int): The number of checkpoints to keep.
-        best_step (int, optional): The step of the best checkpoint, where the run ends with it.
-        max_steps (int): The last step of the run.
+        training (TrainingSection): The number to keep.
+        state (TrainerState): The state that the newest one was saved with.
     """
     checkpoints = checkpoints_in(folder)
     *earlier, newest = checkpoints
-    is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < max_steps
-    kept = [*scheduled_checkpoints(earlier), newest][-limit - is_extra :]
-    best = folder / f"checkpoint-{best_step}"
-    if best in checkpoints and best not in kept:
+    candidates = scheduled_checkpoints(earlier)
+    is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < state.max_steps
+    kept = [*candidates, newest][-training.save_total_limit - is_extra :]
+    best = best_checkpoint([*candidates, newest], training, state.log_history)
+    if best and best not in kept:
         # It takes the place of the oldest.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     for checkpoint in checkpoints:
         if checkpoint not in kept:
             shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def best_checkpoint(
+    checkpoints: list[Path], training: TrainingSection, log_history: list[dict[str, Any]]
+) -> Path | None:
+    """The checkpoint with the best evaluation, the first of equally good ones.
+
+    Args:
+        checkpoints (list): Folders, oldest first.
+        training (TrainingSection): The metric of early stopping.
+        log_history (list): The log of the run, a dict for each row.
+
+    Returns:
+        Path: None without early stopping, or where none of them was evaluated.
+    """
+    scores = _scores(training, log_history)
+    evaluated = [checkpoint for checkpoint in checkpoints if number_of(checkpoint) in scores]
+    return max(evaluated, key=lambda checkpoint: scores[number_of(checkpoint)], default=None)
+
+
+def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
+    """True if a run was evaluated as often as its patience allows without having got better.
+
+    Args:
+        state (TrainerState): Its state.
+        training (TrainingSection): The patience, and the metric.
+    """
+    scores = list(_scores(training, state.log_history).values())
+    return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= (
+        training.early_stopping_patience or math.inf
+    )
+
+
+def _scores(training: TrainingSection, log_history: list[dict[str, Any]]) -> dict[int, float]:
+    """The evaluations by step, the higher the better; none without early stopping."""
+    if training.early_stopping_patience is None:
+        return {}
+    metric, sign = f"eval_{training.metric_for_best_model}", 1 if training.metric_for_best_model == "bleu" else -1
+    return {row["step"]: sign * row[metric] for row in log_history if metric in row}
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
@@ -98,8 +138,10 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
-        best = TrainerState.load_from_json(str(last / STATE_FILE)).best_global_step
-        chosen = [folder / f"checkpoint-{best}"] if best else [last]
+        candidates = [
+            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint)
+        ]
+        chosen = [best_checkpoint(candidates, training, read_state(last)["log_history"]) or last]
     else:
         chosen = [last]
     whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint)]

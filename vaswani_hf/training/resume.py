@@ -10,7 +10,7 @@ from ..checkpoint.manifest import damage, facts_of
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.schema import TrainingSection
-from .callbacks import has_lost_patience
+from .checkpoints import has_lost_patience
 from .results import read_results
 
 # A resumed run may change the places of things and how often something is done, but nothing that is computed. The
@@ -126,8 +126,8 @@ def stopped_early(checkpoint: Path, training: TrainingSection) -> bool:
         checkpoint (Path): The newest checkpoint.
         training (TrainingSection): The patience.
     """
-    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    return has_lost_patience(state, training.early_stopping_patience)
+    is_scheduled = facts_of(checkpoint).get("scheduled", False)
+    return is_scheduled and has_lost_patience(TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training)
 
 
 def refuse_other_data(recipe: Recipe, checkpoint: Path, pairs: dict[str, Any]) -> None:

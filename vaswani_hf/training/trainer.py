@@ -277,8 +277,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "training_pairs": self.corpus.digest,
         }
         publish_checkpoint(staged, folder, facts)
-        best = self.state.best_global_step if self.training.early_stopping_patience is not None else None
-        rotate_checkpoints(folder, self.training.save_total_limit, best, self.args.max_steps)
+        rotate_checkpoints(folder, self.training, self.state)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A checkpoint has no tied copies; transformers would warn of them at each resume.
@@ -379,9 +378,9 @@ def training_arguments(
         save_strategy="steps",
         # A loss that is no number is not hidden, but ends the run.
         logging_nan_inf_filter=False,
+        # The state of a checkpoint says which one is the best so far.
         metric_for_best_model=training.metric_for_best_model if early_stopping else None,
         greater_is_better=training.metric_for_best_model == "bleu",
-        restore_callback_states_from_checkpoint=True,
         # Batches begin where the checkpoint ended; none is replayed.
         ignore_data_skip=True,
         remove_unused_columns=False,
