@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from ..checkpoint.files import METRICS_FILE, STREAM_FILE
 from ..checkpoint.tokenizers import save_tokenizers
-from .trainer import EndlessSampler, EndlessStream, VaswaniTrainer
+from .trainer import EndlessStream, VaswaniTrainer
 
 
 class RunLogCallback(TrainerCallback):
@@ -59,10 +59,9 @@ class RunLogCallback(TrainerCallback):
     def _progress(self, args, state) -> dict[str, float]:
         progress: dict[str, float] = {"target_tokens": self.trainer.target_tokens_seen}
         progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
-        batches = self.trainer.train_batches
-        if isinstance(batches, EndlessSampler):
-            steps_per_epoch = len(batches.sampler) / args.gradient_accumulation_steps
-            progress["epoch"] = round(state.global_step / steps_per_epoch, 3)
+        batches_per_epoch = self.trainer.train_batches.batches_per_epoch
+        if batches_per_epoch is not None:
+            progress["epoch"] = round(state.global_step * self.trainer.batches_per_step / batches_per_epoch, 3)
         return progress
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -141,5 +140,6 @@ class CompleteCheckpointCallback(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         save_tokenizers(self.trainer.corpus.source_tokenizer, self.trainer.corpus.target_tokenizer, folder)
         if isinstance(self.trainer.train_batches, EndlessStream):
-            text = json.dumps(self.trainer.train_batches.batches.state_dict())
+            batches = state.global_step * self.trainer.batches_per_step
+            text = json.dumps(self.trainer.train_batches.state_dict(batches))
             (folder / STREAM_FILE).write_text(text, encoding="utf-8")
