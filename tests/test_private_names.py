@@ -32,6 +32,7 @@ PRIVATE = {
         _load_video_processor _pipeline_calls_generate _postprocess_params _registered_impl _sanitize_parameters
     """,
     "transformers.trainer": "_issue_warnings_after_load",
+    "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_compiled_call_impl _forward_hooks _forward_pre_hooks",
 }

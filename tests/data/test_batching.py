@@ -1,7 +1,6 @@
-"""Batches keep their budgets, hold every pair once, are alike on every process and go on exactly where a run stopped."""
+"""Batches keep their budgets, are evenly full, hold every pair once, and are padded as the model takes them."""
 
 import gzip
-import json
 import os
 import random
 from collections import Counter
@@ -10,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from vaswani_hf.data.batching import PairCollator, StreamedBatches, TokenBudgetSampler, padding_efficiency
+from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, padding_efficiency
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.preparation import pair_lengths, prepare_pairs
+from vaswani_hf.data.columns import pair_lengths
+from vaswani_hf.data.preparation import prepare_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -30,8 +30,8 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
     return source, np.clip(source + rng.integers(-4, 5, COUNT), 1, 40)
 
 
-def sampler(lengths, *, seed: int | None = 3, epoch: int = 0, **share) -> TokenBudgetSampler:
-    made = TokenBudgetSampler(*lengths, SOURCE_TOKENS, TARGET_TOKENS, seed=seed, **share)
+def sampler(lengths, *, seed: int | None = 3, epoch: int = 0) -> TokenBudgetSampler:
+    made = TokenBudgetSampler(*lengths, SOURCE_TOKENS, TARGET_TOKENS, seed=seed)
     made.set_epoch(epoch)
     return made
 
@@ -54,16 +54,58 @@ def test_neighbours_in_length_share_a_batch():
     assert list(TokenBudgetSampler(source, target, 8, 100, seed=None)) == [[5, 1], [0], [4, 2], [3]]
 
 
-def test_batches_keep_both_budgets_and_are_full(lengths):
-    source, target = lengths
-    batches = list(sampler(lengths, seed=None))
+def filled(batches, lengths, budgets) -> list[float]:
+    """The share of the nearer budget that each batch takes."""
+    return [
+        max(len(rows) * side[rows].max() / budget for side, budget in zip(lengths, budgets, strict=True))
+        for rows in batches
+    ]
 
-    def fits(rows):
-        return len(rows) * source[rows].max() <= SOURCE_TOKENS and len(rows) * target[rows].max() <= TARGET_TOKENS
 
-    assert all(fits(batch) for batch in batches)
-    for batch, following in zip(batches, batches[1:], strict=False):
-        assert not fits([*batch, following[0]])
+def greedy(batches, lengths, budgets) -> int:
+    """The number of batches if each is filled to the brim, pair by pair in the same order."""
+    count = num_rows = 0
+    longest = np.zeros(2)
+    for row in flat(batches):
+        longest = np.maximum(longest, [side[row] for side in lengths])
+        num_rows += 1
+        if count == 0 or (num_rows * longest > budgets).any():
+            count, num_rows, longest = count + 1, 1, np.array([side[row] for side in lengths])
+    return count
+
+
+AWKWARD = {
+    "like a corpus": None,
+    "one pair": ([7], [9]),
+    "two pairs that need two batches": ([60, 60], [50, 50]),
+    "a rest of one": ([9] * 11, [7] * 11),
+    "one long pair": ([2] * 200 + [90], [2] * 200 + [70]),
+    "half of the budget": ([1] * 30 + [46] * 5, [1] * 30 + [36] * 5),
+    "each side fills some": ([2] * 50 + [30] * 50, [20] * 50 + [3] * 50),
+}
+
+
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_batches_keep_both_budgets_and_are_as_few_as_can_be(lengths, kind):
+    pairs = lengths if AWKWARD[kind] is None else tuple(map(np.array, AWKWARD[kind]))
+    batches, budgets = list(sampler(pairs, seed=None)), (SOURCE_TOKENS, TARGET_TOKENS)
+    assert sorted(flat(batches)) == list(range(len(pairs[0])))
+    assert max(filled(batches, pairs, budgets)) <= 1
+    assert len(batches) == greedy(batches, pairs, budgets)
+
+
+def test_no_batch_is_a_crumb():
+    # Eleven batches of up to ten pairs; ten of them full would leave one pair to the last.
+    alike = TokenBudgetSampler(np.full(101, 10), np.full(101, 8), 100, 100, seed=None)
+    assert [len(batch) for batch in alike] == [9] * 9 + [10] * 2
+    rng = np.random.default_rng(4)
+    source = np.clip(rng.gamma(3, 4, 5000).astype(int), 1, 60)
+    target = np.clip(source + rng.integers(-3, 4, 5000), 1, 60)
+    for count in range(4000, 5000, 100):
+        pairs, budgets = (source[:count], target[:count]), (900, 1300)
+        batches = list(TokenBudgetSampler(*pairs, *budgets, seed=None))
+        assert len(batches) == greedy(batches, pairs, budgets)
+        assert min(filled(batches, pairs, budgets)) > 0.5
 
 
 def test_an_epoch_holds_every_pair_once_and_epochs_differ(lengths):
@@ -93,45 +135,6 @@ def test_the_order_of_batches_is_not_the_order_of_lengths(lengths):
     assert 0.3 < ascents / len(widths) < 0.7
 
 
-@pytest.mark.parametrize("num_processes", [2, 3, 7])
-def test_processes_train_on_equally_many_batches(lengths, num_processes):
-    total = len(sampler(lengths))
-    left_out = []
-    for epoch in range(2):
-        shares = [
-            list(sampler(lengths, epoch=epoch, num_processes=num_processes, process_index=index))
-            for index in range(num_processes)
-        ]
-        assert {len(share) for share in shares} == {total // num_processes}
-        assert len(sampler(lengths, num_processes=num_processes)) == total // num_processes
-        together = Counter(flat(flat(shares)))
-        assert set(together.values()) == {1}
-        whole = list(sampler(lengths, epoch=epoch))
-        assert [batch for step in zip(*shares, strict=True) for batch in step] == whole[: len(flat(shares))]
-        assert len(whole) - len(flat(shares)) == total % num_processes
-        left_out.append(set(range(COUNT)) - set(together))
-    if total % num_processes:
-        assert left_out[0] != left_out[1]
-
-
-def test_evaluation_leaves_nothing_out(lengths):
-    total = len(sampler(lengths, seed=None))
-    shares = [sampler(lengths, seed=None, num_processes=7, process_index=index) for index in range(7)]
-    assert [len(share) for share in shares] == [len(list(share)) for share in shares]
-    assert sum(len(share) for share in shares) == total
-    assert sorted(flat(flat(shares))) == list(range(COUNT))
-    assert total % 7
-
-
-def test_skipping_holds_for_one_iteration(lengths):
-    resumed = sampler(lengths, epoch=2, num_processes=2, process_index=1)
-    whole = list(resumed)
-    resumed.skip(5)
-    assert len(resumed) == len(whole)
-    assert list(resumed) == whole[5:]
-    assert list(resumed) == whole
-
-
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
@@ -143,12 +146,6 @@ def test_a_pair_beyond_a_budget_is_an_error(source, target, message):
     with pytest.raises(ValueError) as caught:
         TokenBudgetSampler(np.array(source), np.array(target), 10, 10, seed=1)
     assert str(caught.value) == message
-
-
-def test_more_processes_than_batches_is_an_error():
-    with pytest.raises(ValueError) as caught:
-        TokenBudgetSampler(np.array([1, 1]), np.array([1, 1]), 10, 10, seed=1, num_processes=2)
-    assert str(caught.value) == "`num_processes` must be at most the 1 batches of an epoch, but is 2."
 
 
 def test_padding_efficiency_by_hand():
@@ -177,185 +174,6 @@ def test_most_positions_of_real_batches_are_tokens():
     assert efficiency.overall >= 0.95
     assert efficiency.source >= 0.90
     assert efficiency.target >= 0.98
-
-
-# The stream
-
-
-def stream(lengths) -> IterableDataset:
-    """Prepared pairs whose token ids are their number in the corpus, over and over."""
-    columns = {
-        "input_ids": [[row] * length for row, length in enumerate(lengths[0].tolist())],
-        "labels": [[row] * length for row, length in enumerate(lengths[1].tolist())],
-        "source_length": lengths[0],
-        "target_length": lengths[1],
-    }
-    return Dataset.from_dict(columns).to_iterable_dataset()
-
-
-def streamed(lengths, *, seed: int | None = 3, epoch: int = 0, **options) -> StreamedBatches:
-    options = {"window_batches": 20, **options}
-    made = StreamedBatches(stream(lengths), SOURCE_TOKENS, TARGET_TOKENS, seed=seed, **options)
-    made.set_epoch(epoch)
-    return made
-
-
-def numbers(batches) -> list[list[int]]:
-    return [[pair["input_ids"][0] for pair in batch] for batch in batches]
-
-
-def test_a_stream_is_batched_window_by_window(lengths):
-    source, target = lengths
-    batches = numbers(streamed(lengths))
-    assert sorted(flat(batches)) == list(range(COUNT))
-    for batch in batches:
-        assert len(batch) * source[batch].max() <= SOURCE_TOKENS
-        assert len(batch) * target[batch].max() <= TARGET_TOKENS
-    # Windows: the pairs of the first 15 batches stand at the beginning of the stream, but not in its order.
-    beginning = flat(batches[:15])
-    assert max(beginning) < 150
-    assert beginning != sorted(beginning)
-    positions = sum(len(batch) * (source[batch].max() + target[batch].max()) for batch in batches)
-    assert np.sum(lengths) / positions > 0.85
-
-
-def test_epochs_of_a_stream_differ_and_repeat(lengths):
-    epochs = [numbers(streamed(lengths, epoch=epoch)) for epoch in (0, 1, 1)]
-    assert epochs[0] != epochs[1]
-    assert epochs[1] == epochs[2]
-    one = streamed(lengths)
-    assert [numbers(one), numbers(one)] == [epochs[0]] * 2
-
-
-def test_an_epoch_shuffles_the_stream_itself(lengths):
-    shuffled = stream(lengths).shuffle(seed=1, buffer_size=COUNT)
-    batches = StreamedBatches(shuffled, SOURCE_TOKENS, TARGET_TOKENS, seed=None, window_batches=20)
-    beginnings = []
-    for epoch in (1, 2, 1):
-        batches.set_epoch(epoch)
-        epoch_batches = numbers(batches)
-        assert sorted(flat(epoch_batches)) == list(range(COUNT))
-        beginnings.append(set(flat(epoch_batches[:5])))
-    assert beginnings[0] != beginnings[1]
-    assert beginnings[0] == beginnings[2]
-
-
-@pytest.mark.parametrize("num_processes", [2, 3, 8])
-def test_processes_share_a_stream_without_loss(lengths, num_processes):
-    shares = [
-        numbers(streamed(lengths, num_processes=num_processes, process_index=index)) for index in range(num_processes)
-    ]
-    assert len({len(share) for share in shares}) == 1
-    assert sorted(flat(flat(shares))) == list(range(COUNT))
-
-
-def test_the_last_pairs_of_a_stream(lengths):
-    few = tuple(side[:3] for side in lengths)
-    training = [numbers(streamed(few, num_processes=4, process_index=index)) for index in range(4)]
-    assert training == [[], [], [], []]
-    evaluation = [numbers(streamed(few, seed=None, num_processes=4, process_index=index)) for index in range(4)]
-    assert sorted(flat(flat(evaluation))) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_stream_goes_on_after_any_batch(lengths, epoch):
-    share = {"epoch": epoch, "num_processes": 2, "process_index": 1}
-    whole = numbers(streamed(lengths, **share))
-    for done in (0, 1, 8, 9, 10, 11, 12, len(whole) - 1, len(whole)):
-        stopped = streamed(lengths, **share)
-        iterator = iter(stopped)
-        for _ in range(done):
-            next(iterator)
-        state = json.loads(json.dumps(stopped.state_dict()))
-        resumed = streamed(lengths, num_processes=2, process_index=1)
-        resumed.load_state_dict(state)
-        assert numbers(resumed) == whole[done:]
-        # Only once: the next iteration begins at the beginning.
-        assert numbers(resumed) == whole
-
-
-def test_a_state_is_that_of_its_epoch(lengths):
-    run = streamed(lengths)
-    first_epoch = numbers(run)
-    finished = run.state_dict()
-    run.set_epoch(1)
-    assert run.state_dict() == {**streamed(lengths).state_dict(), "epoch": 1}
-    second_epoch = numbers(run)
-    iterator = iter(run)
-    for _ in range(3):
-        next(iterator)
-    run.load_state_dict(run.state_dict())
-    assert run.state_dict()["num_batches"] == 3
-    assert numbers(run) == second_epoch[3:]
-    run.load_state_dict(finished)
-    assert run.state_dict() == finished
-    assert numbers(run) == []
-    assert run.state_dict() == finished
-    assert numbers(run) == first_epoch
-    # A state is not carried into another epoch.
-    run.load_state_dict(finished)
-    run.set_epoch(1)
-    assert numbers(run) == second_epoch
-
-
-def test_a_resumed_stream_can_stop_again(lengths):
-    whole = numbers(streamed(lengths))
-    state = None
-    seen = []
-    while len(seen) < len(whole):
-        run = streamed(lengths)
-        if state is not None:
-            run.load_state_dict(state)
-        iterator = iter(run)
-        seen += numbers([next(iterator) for _ in range(min(7, len(whole) - len(seen)))])
-        state = run.state_dict()
-    assert seen == whole
-
-
-def test_a_loader_may_have_read_ahead(lengths):
-    whole = numbers(streamed(lengths))
-    ahead = streamed(lengths)
-    iterator = iter(ahead)
-    # Past the end of the first window, which is worth 20 batches.
-    for position in range(1, 31):
-        next(iterator)
-        resumed = streamed(lengths)
-        resumed.load_state_dict(ahead.state_dict(num_batches=position - 1))
-        assert numbers([next(iter(resumed))]) == whole[position - 1 : position]
-    with pytest.raises(ValueError) as caught:
-        ahead.state_dict(num_batches=0)
-    window_begins = ahead.state_dict()["first_batch"]
-    assert 0 < window_begins < len(whole)
-    assert str(caught.value) == (f"`num_batches` must be at least {window_begins}, where the window begins, but is 0.")
-
-
-def test_resuming_encodes_no_more_than_a_window_again():
-    tokenizer = train_tokenizer(["a"], 260)
-    raw = Dataset.from_dict({"source": ["ab"] * 20_000, "target": ["cd"] * 20_000}).to_iterable_dataset()
-
-    def prepared():
-        pairs, report = prepare_pairs(raw, tokenizer, tokenizer, max_length=9, max_length_ratio=None)
-        return StreamedBatches(pairs, 40, 40, seed=1, window_batches=100), report
-
-    stopped, _ = prepared()
-    iterator = iter(stopped)
-    # Ten pairs of four tokens make a batch: 1750 batches are 17,500 pairs, the eighteenth window half done.
-    for _ in range(1750):
-        next(iterator)
-    resumed, report = prepared()
-    resumed.load_state_dict(stopped.state_dict())
-    next(iter(resumed))
-    # One window of 1000 pairs, in steps of the 1000 that map() encodes at once.
-    assert report.read <= 3000
-
-
-def test_a_streamed_pair_beyond_a_budget_is_an_error(lengths):
-    too_long = np.where(np.arange(COUNT) == 500, TARGET_TOKENS + 1, 5)
-    with pytest.raises(ValueError) as caught:
-        list(streamed((lengths[0], too_long)))
-    assert str(caught.value) == (
-        "`target_tokens` must be at least the 71 tokens of the longest target sentence, but is 70."
-    )
 
 
 # The collator
@@ -432,14 +250,3 @@ def test_through_a_loader(prepared, num_workers):
         assert {name: tensor.tolist() for name, tensor in left.items()} == {
             name: tensor.tolist() for name, tensor in right.items()
         }
-
-
-def test_a_stream_through_a_loader(prepared):
-    pairs, tokenizer = prepared
-    batches = StreamedBatches(pairs.to_iterable_dataset(), 60, 60, seed=1)
-    batches.set_epoch(3)
-    collator = dropout_collator(tokenizer, (0.3, 0.3))
-    assert {pair["epoch"] for batch in batches for pair in batch} == {3}
-    loaded = list(DataLoader(batches, batch_size=None, collate_fn=collator))
-    assert [batch["labels"].tolist() for batch in loaded] == [collator(batch)["labels"].tolist() for batch in batches]
-    assert sum(len(batch["labels"]) for batch in loaded) == 60

@@ -15,7 +15,8 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
-from vaswani_hf.data.preparation import CorpusReport, _Preparation, pair_lengths, prepare_pairs
+from vaswani_hf.data.columns import pair_lengths
+from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 

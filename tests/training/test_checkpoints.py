@@ -1,6 +1,7 @@
 """The numbered checkpoints of a run: whole or not there, damaged ones found, the same with and without interruptions."""
 
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -133,6 +134,17 @@ def test_a_checkpoint_that_was_saved_for_a_signal_takes_no_part_in_the_average(r
     assert names(part) == names(whole) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
     assert results_of(part)["training"]["averaged_steps"] == [4, 6, 8]
     assert same(weights(part), weights(whole))
+
+
+def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, at_step, tmp_path):
+    def interrupt(trainer):
+        for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
+            os.kill(process.pid, signal.SIGTERM)
+
+    at_step(3, interrupt)
+    with pytest.raises(InterruptedRunError, match="after step 3, which is saved"):
+        run("run", "--dataloader_num_workers", "1")
+    assert names(tmp_path / "run") == ["checkpoint-3"]
 
 
 def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from ..version import __version__
 from .reading import TEXT_FEATURES
 
-_ID_FEATURES = {
+ID_FEATURES = {
     "input_ids": List(Value("int32")),
     "labels": List(Value("int32")),
     "source_length": Value("int32"),
@@ -150,7 +150,7 @@ class _Preparation:
 
     @property
     def features(self) -> dict[str, Any]:
-        return {**_ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else _ID_FEATURES
+        return {**ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else ID_FEATURES
 
     def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
         sources = [text.strip() for text in batch["source"]]
@@ -190,13 +190,3 @@ class _Preparation:
 
 def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:
     return np.fromiter(map(len, sequences), np.int64, len(sequences))
-
-
-def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The source and the target lengths of prepared pairs, [N] int64 each, in tokens.
-
-    Args:
-        pairs: The dataset of `prepare_pairs`.
-    """
-    columns = pairs.with_format("numpy")
-    return columns["source_length"][:].astype(np.int64), columns["target_length"][:].astype(np.int64)

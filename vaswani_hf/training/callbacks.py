@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..recipe.schema import TrainingSection
 from .checkpoints import has_lost_patience
-from .trainer import EndlessSampler, VaswaniTrainer
+from .trainer import VaswaniTrainer
 
 
 class RunLogCallback(TrainerCallback):
@@ -63,10 +63,9 @@ class RunLogCallback(TrainerCallback):
     def _progress(self, args, state) -> dict[str, float]:
         progress: dict[str, float] = {"target_tokens": int(self.trainer.target_tokens_seen)}
         progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
-        batches = self.trainer.train_batches
-        if isinstance(batches, EndlessSampler):
-            steps_per_epoch = len(batches.sampler) / args.gradient_accumulation_steps
-            progress["epoch"] = round(state.global_step / steps_per_epoch, 3)
+        batches_per_epoch = self.trainer.train_batches.batches_per_epoch
+        if batches_per_epoch is not None:
+            progress["epoch"] = round(state.global_step * self.trainer.batches_per_step / batches_per_epoch, 3)
         return progress
 
     def _write(self, row: dict[str, Any]) -> None:

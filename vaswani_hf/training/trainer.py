@@ -6,23 +6,24 @@ The run around it is in run.py, its log in callbacks.py.
 import json
 import math
 import shutil
+import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..checkpoint.files import STATE_FILE, STREAM_FILE, checkpoints_in, naming_the_folder, step_of
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
-from ..data.batching import PairCollator, StreamedBatches, TokenBudgetSampler
+from ..data.batching import PairCollator, TokenBudgetSampler
+from ..data.columns import PairRows, pair_lengths
 from ..data.corpus import Corpus
-from ..data.preparation import pair_lengths
+from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
 from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..recipe.schema import EvaluationSection, TrainingSection
@@ -36,76 +37,15 @@ class DivergedRunError(Exception):
     """The loss or the gradient became infinite or no number at all; the message says where and what to try."""
 
 
-class EndlessSampler(Sampler[list[tuple[int, int]]]):
-    """The batches of epoch after epoch, from any batch on, as lists of (epoch, index).
-
-    Args:
-        sampler (TokenBudgetSampler): The batches of one epoch.
-        start (int): The number of batches of this process that a resumed run has already seen.
-    """
-
-    def __init__(self, sampler: TokenBudgetSampler, start: int):
-        self.sampler = sampler
-        self.start = start
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        epoch, skipped = divmod(self.start, len(self.sampler))
-        while True:
-            self.sampler.set_epoch(epoch)
-            self.sampler.skip(skipped)
-            for batch in self.sampler:
-                yield [(epoch, index) for index in batch]
-            epoch, skipped = epoch + 1, 0
-
-
-class _Examples(Dataset):
-    """Prepared pairs by (epoch, index); BPE-dropout depends on both."""
-
-    def __init__(self, pairs):
-        self.pairs = pairs
-
-    def __getitems__(self, keys: list[tuple[int, int]]) -> list[dict[str, Any]]:
-        rows = self.pairs[[index for _, index in keys]]
-        columns = zip(*rows.values(), strict=True)
-        return [{**dict(zip(rows, row, strict=True)), "epoch": keys[0][0]} for row in columns]
-
-
-class EndlessStream(torch.utils.data.IterableDataset):
-    """The batches of a stream, epoch after epoch.
-
-    Args:
-        batches (StreamedBatches): The batches of one epoch.
-    """
-
-    def __init__(self, batches: StreamedBatches):
-        self.batches = batches
-        self.epoch = 0
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the next iteration go on from a state.
-
-        Args:
-            state (dict): The state of the batches.
-        """
-        self.epoch = state["epoch"]
-        self.batches.load_state_dict(state)
-
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        while True:
-            self.batches.set_epoch(self.epoch)
-            empty = True
-            for batch in self.batches:
-                empty = False
-                yield batch
-            # An epoch has no batches left where a run was resumed at the very end of it.
-            if empty and not self.batches.state_dict()["num_batches"]:
-                raise ValueError("The stream of training pairs must hold a pair that survives cleaning, but has none.")
-            self.epoch += 1
-
-
 def _own_generator() -> torch.Generator:
     # A loader draws a number when it begins, which would change later dropout if it came from PyTorch's own generator.
     return torch.Generator()
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    # Ctrl-C and launchers signal a whole group of processes; without its loader the trainer could not finish its step.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
@@ -140,26 +80,27 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.finite_if_finite: Any = 0.0
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         self.train_batches = self._train_batches(checkpoint)
-        if training.num_train_epochs is not None and isinstance(self.train_batches, EndlessSampler):
-            batches = training.num_train_epochs * len(self.train_batches.sampler)
-            self.args.max_steps = max(1, round(batches / training.gradient_accumulation_steps))
+        if training.num_train_epochs is not None and self.train_batches.batches_per_epoch is not None:
+            batches = training.num_train_epochs * self.train_batches.batches_per_epoch
+            self.args.max_steps = max(1, round(batches / self.batches_per_step))
         if training.gradient_checkpointing:
             # transformers 5.23 deprecates the name that earlier ones know.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
+    @property
+    def batches_per_step(self) -> int:
+        """The number of batches of a step of the optimizer, for all processes together."""
+        return self.training.gradient_accumulation_steps * self.args.world_size
+
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         training, pairs = self.training, self.corpus.train
         budgets = (training.source_tokens_per_batch, training.target_tokens_per_batch)
-        share: dict[str, Any] = {
-            "seed": self.args.seed,
-            "num_processes": self.args.world_size,
-            "process_index": self.args.process_index,
-        }
+        share: dict[str, int] = {"num_processes": self.args.world_size, "process_index": self.args.process_index}
         if isinstance(pairs, datasets.Dataset):
-            sampler = TokenBudgetSampler(*pair_lengths(pairs), *budgets, **share)
-            return EndlessSampler(sampler, self.start_step * training.gradient_accumulation_steps)
-        stream = EndlessStream(StreamedBatches(pairs, *budgets, **share))
+            sampler = TokenBudgetSampler(*pair_lengths(pairs), *budgets, seed=self.args.seed)
+            return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
+        stream = EndlessStream(pairs, *budgets, seed=self.args.seed, **share)
         if checkpoint is not None:
             stream.load_state_dict(json.loads((checkpoint / STREAM_FILE).read_text(encoding="utf-8")))
         return stream
@@ -175,7 +116,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return DataLoader(self.train_batches, batch_size=None, **options)
         workers = self.training.dataloader_num_workers
         return DataLoader(
-            _Examples(self.corpus.train), batch_sampler=self.train_batches, num_workers=workers, **options
+            EpochPairs(self.corpus.train),
+            batch_sampler=self.train_batches,
+            num_workers=workers,
+            worker_init_fn=_leave_signals_to_the_trainer,
+            **options,
         )
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
@@ -265,7 +210,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.state.save_to_json(str(staged / STATE_FILE))
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
         if isinstance(self.train_batches, EndlessStream):
-            text = json.dumps(self.train_batches.batches.state_dict())
+            text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
@@ -306,17 +251,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validation_batches(self) -> DataLoader:
         budget = max(self.evaluation.tokens_per_batch, self.corpus.max_length)
-        sampler = TokenBudgetSampler(
-            *pair_lengths(self.corpus.validation),
-            budget,
-            budget,
-            seed=None,
-            num_processes=self.args.world_size,
-            process_index=self.args.process_index,
-        )
-        collator = PairCollator(self.corpus.source_tokenizer.pad_token_id)
+        batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
-            self.corpus.validation, batch_sampler=sampler, collate_fn=collator, generator=_own_generator()
+            PairRows(self.corpus.validation),
+            # One process may have a batch more than another.
+            batch_sampler=batches[self.args.process_index :: self.args.world_size],
+            collate_fn=PairCollator(self.corpus.source_tokenizer.pad_token_id),
+            generator=_own_generator(),
         )
 
     def _validation_scores(self) -> dict[str, float]:
@@ -327,7 +268,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
         translated = translator.translate(
-            [pairs[i]["source"] for i in shares],
+            pairs[shares]["source"],
             tokens_per_batch=evaluation.tokens_per_batch,
             num_beams=1,
             # A model at the beginning of its training repeats itself all the time.
