@@ -136,14 +136,19 @@ def test_a_checkpoint_that_was_saved_for_a_signal_takes_no_part_in_the_average(r
     assert same(weights(part), weights(whole))
 
 
-def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, at_step, tmp_path):
-    def interrupt(trainer):
-        for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
-            os.kill(process.pid, signal.SIGTERM)
+def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, tmp_path, monkeypatch):
+    fetch = VaswaniTrainer.get_batch_samples
 
-    at_step(3, interrupt)
+    def interrupted(self, *args, **kwargs):
+        if self.state.global_step == 2:
+            for process in (*multiprocessing.active_children(), multiprocessing.current_process()):
+                os.kill(process.pid, signal.SIGTERM)
+            time.sleep(0.5)
+        return fetch(self, *args, **kwargs)
+
+    monkeypatch.setattr(VaswaniTrainer, "get_batch_samples", interrupted)
     with pytest.raises(InterruptedRunError, match="after step 3, which is saved"):
-        run("run", "--dataloader_num_workers", "1")
+        run("run", "--dataloader_num_workers", "1", "--gradient_accumulation_steps", "4")
     assert names(tmp_path / "run") == ["checkpoint-3"]
 
 
