@@ -101,7 +101,7 @@ def test_lengths_are_not_gathered_row_by_row(prepared, monkeypatch):
 
 def test_the_digest_is_that_of_the_pairs(prepared, raw, tokenizer, tmp_path, monkeypatch):
     digest = corpus_digest(prepared)
-    assert digest["pairs"] == len(prepared)
+    assert digest["count"] == len(prepared)
     assert digest == corpus_digest(prepared.flatten_indices())
     # Another cache, other chunks, and text that was dropped anyway.
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
@@ -132,7 +132,7 @@ def test_the_digest_of_a_stream_reads_its_beginning_and_leaves_its_place(raw, to
     seen = [next(batches) for _ in range(5)]
     read = report.read
     digest = corpus_digest(text)
-    assert digest["pairs"] is None
+    assert digest["count"] is None
     assert report.read == read
     # What is behind the first thousand does not count, and what is before does.
     assert digest == corpus_digest(raw.select(range(1000)).to_iterable_dataset())

@@ -1,9 +1,13 @@
 """Pairs are read exactly as they stand in every kind of file, cleaned by stated rules, and encoded only once."""
 
+import codecs
 import csv
+import dataclasses
+import errno
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +20,12 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
 from vaswani_hf.data.columns import pair_lengths
+from vaswani_hf.data.corpus import load_corpus
+from vaswani_hf.data.lines import read_lines
 from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.recipe.schema import DataSection, TokenizerSection
 
 PAIRS = [
     ("ein Haus", "a house"),
@@ -179,9 +186,30 @@ def test_columns_named_by_the_languages(tmp_path):
         ("a.parquet", b"PAR0", "{} must be a Parquet file, but is damaged or something else."),
         (
             "a.csv",
-            b'source,target\na,"' + b"b" * 140_000,
-            "{} must be a CSV file, but after line 1 there is a field larger than field limit (131072).",
+            b'source,target\na,b\n"c,' + b"d" * 140_000 + b"\ne,f\n",
+            "{} must be a CSV file, but after line 2 there is a quote that is never closed.",
         ),
+        (
+            "a.json",
+            b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
+            "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
+        ),
+        (
+            "a.jsonl",
+            b'{"translation": {"source": "a", "target": "\\udc00"}}',
+            "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write.",
+        ),
+        (
+            "a.jsonl",
+            b'{"source": "a", "target": "b"}\n{"source": ' + b"[" * 100_000,
+            "Line 2 of {} must be a JSON object, but is nested too deeply.",
+        ),
+        (
+            "a.csv",
+            b'translation\n"' + b"[" * 100_000 + b'"\n',
+            "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply.",
+        ),
+        ("a.json", b'["text"]', "{}, row 1: A pair must be a JSON object, but is 'text'."),
         (
             "a.csv",
             b"translation\nxy\n",
@@ -211,6 +239,53 @@ def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
     with pytest.raises(ValueError) as caught:
         read(pairs_file=path)
     assert str(caught.value) == message.format(path)
+
+
+MARK = codecs.BOM_UTF8
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pairs.csv", b"source,target\na,b\n"),
+        ("pairs.json", b'[{"source": "a", "target": "b"}]'),
+        ("pairs.jsonl", b'{"source": "a", "target": "b"}\n'),
+    ],
+)
+def test_a_byte_order_mark_is_no_text(tmp_path, name, content, streaming):
+    (tmp_path / name).write_bytes(MARK + content)
+    assert read(pairs_file=tmp_path / name, streaming=streaming) == [("a", "b")]
+
+
+def test_a_byte_order_mark_inside_a_text_stays(tmp_path):
+    (tmp_path / "a").write_bytes(MARK + b"one\n" + MARK + b"two\n")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(MARK + MARK + b"1\n2" + MARK))
+    pairs = read(source_file=tmp_path / "a", target_file=tmp_path / "b.gz")
+    assert pairs == [("one", "\ufeff1"), ("\ufefftwo", "2\ufeff")]
+    (tmp_path / "a").write_bytes(MARK)
+    assert list(read_lines(tmp_path / "a")) == []
+
+
+def test_a_field_may_have_any_length(tmp_path):
+    text = "a" * 200_000
+    limit = csv.field_size_limit()
+    (tmp_path / "long.csv").write_text(f'source,target\n{text},"{text}"\nc,d\n')
+    assert read(pairs_file=tmp_path / "long.csv") == [(text, text), ("c", "d")]
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_half_a_character_in_memory_is_one_sentence(streaming):
+    rows = [{"source": "a", "target": "b"}, {"source": "a", "target": "b\ud800"}]
+    half = "must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."
+    for dataset, place in (
+        (rows, "`dataset`, row 2,"),
+        (IterableDataset.from_generator(lambda: iter(rows)), "The column `target`"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            read(dataset=dataset, streaming=streaming)
+        assert str(caught.value) == f"{place} {half}"
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
@@ -422,6 +497,7 @@ datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
 from vaswani_hf.data.preparation import prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.recipe.schema import DataSection, TokenizerSection
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
 pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
@@ -443,3 +519,60 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     prepared, _ = prepare(tokenizer, load_pairs(PairSource(**{name: str(path) for name, path in paths.items()})))
     assert prepared.cache_files[0]["filename"] == str(path)
     assert path.stat().st_mtime_ns == written
+
+
+# The corpus of a run
+
+
+def section(folder: Path, **texts: list[tuple[str, str]]) -> DataSection:
+    paths = {}
+    for split, pairs in texts.items():
+        for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+            paths[f"{split}_{side}"] = str(folder / f"{split}.{side}")
+            (folder / f"{split}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return DataSection(source_language="en", target_language="de", **paths)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
+    good = [("a", "b"), ("c", "d")]
+    texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
+    with pytest.raises(ValueError) as caught:
+        load_corpus(section(tmp_path, **texts), TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+    assert str(caught.value) == (
+        f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
+        "sides, but a side of each of 3 is empty."
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_run_knows_its_training_pairs_again(tmp_path, streaming):
+    def digest(*pairs):
+        data = dataclasses.replace(section(tmp_path, train=list(pairs)), streaming=streaming)
+        return load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True).digest
+
+    first = digest(("a", "b"), ("c", "d"))
+    assert first["count"] == (None if streaming else 2)
+    assert json.loads(json.dumps(first)) == first == digest(("a", "b"), ("c", "d"))
+    assert first != digest(("a", "b"), ("c", "e"))
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_a_full_disk_is_one_sentence_that_names_the_folder(tokenizer, tmp_path, monkeypatch, num_proc):
+    def write_table(self, *args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sentence = (
+        r"'{}' could not be written: No space left on device \([\d,]+ MiB are free there\); make room, or set "
+        r"HF_DATASETS_CACHE to a folder with more\."
+    )
+    paths = aligned(tmp_path, *zip(*RAW, strict=True))
+    pairs = load_pairs(PairSource(**paths))
+    monkeypatch.setattr("datasets.arrow_writer.ArrowWriter.write_table", write_table)
+    with pytest.raises(OSError) as caught:
+        prepare(tokenizer, pairs, num_proc=num_proc)
+    assert re.fullmatch(sentence.format(Path(pairs.cache_files[0]["filename"]).parent), str(caught.value))
+    os.utime(paths["source_file"], ns=(1, 1))
+    with pytest.raises(OSError) as caught:
+        load_pairs(PairSource(**paths))
+    assert re.fullmatch(sentence.format(tmp_path / "cache"), str(caught.value))

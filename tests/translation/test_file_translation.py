@@ -1,5 +1,6 @@
 """`vaswani translate` and `vaswani score`: files, JSON lines, runs that are continued, several processes, mistakes."""
 
+import codecs
 import functools
 import gzip
 import io
@@ -59,6 +60,9 @@ def test_files_in_and_out(vaswani, copier_checkpoint, source, tmp_path):
         file.write(Path(source).read_bytes())
     assert vaswani("translate", copier_checkpoint, "--input", str(tmp_path / "source.gz"))[1] == TRANSLATED
     assert vaswani("translate", copier_checkpoint, stdin=Path(source).read_bytes())[1] == TRANSLATED
+    # A byte order mark is no text.
+    marked = codecs.BOM_UTF8 + Path(source).read_bytes()
+    assert vaswani("translate", copier_checkpoint, stdin=marked)[1] == TRANSLATED
     # A text of its own says nothing of speed.
     assert vaswani("translate", copier_checkpoint, "--text", " ja? nein ")[1:] == ("ja? nein\n", "")
 

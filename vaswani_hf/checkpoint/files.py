@@ -132,30 +132,32 @@ class WriteError(OSError):
 
 
 @contextlib.contextmanager
-def naming_the_folder(folder: Path) -> Iterator[None]:
+def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
     """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place.
 
     Args:
         folder (Path): The folder that is written to.
+        remedy (str): What to do.
 
     Raises:
         WriteError: In place of the error.
     """
     try:
         yield
+    except WriteError:
+        raise
     except Exception as error:
-        reason = _why_not_written(error)
+        # `datasets` puts an error of its own around that of the disk.
+        reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
-        free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+        free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.is_dir())).free
         raise WriteError(
-            f"'{folder}' could not be written: {reason} ({free / 2**20:,.0f} MiB are free there); make room and try again."
+            f"'{folder}' could not be written: {reason} ({free / 2**20:,.0f} MiB are free there); {remedy}."
         ) from error
 
 
-def _why_not_written(error: Exception) -> str | None:
-    if isinstance(error, WriteError):
-        return None
+def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)

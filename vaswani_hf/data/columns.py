@@ -121,13 +121,13 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
         pairs: The dataset of `prepare_pairs`; or a stream, of which the first thousand pairs are read.
 
     Returns:
-        `pairs`, which is `None` for a stream, and `sha256`; ready for JSON.
+        `count`, which is `None` for a stream, and `sha256`; ready for JSON.
     """
     if isinstance(pairs, IterableDataset):
         # A stream and what is made of it share their place.
         first = copy.deepcopy(pairs).take(_DIGESTED_OF_A_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
-        return {"pairs": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     rows, digest = _kept_rows(pairs), hashlib.sha256()
     for name in ("input_ids", "labels"):
         ids, lengths = hashlib.sha256(), hashlib.sha256()
@@ -135,4 +135,4 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             ids.update(np.ascontiguousarray(lists.flatten().to_numpy(), "<i4"))
             lengths.update(np.ascontiguousarray(lists.value_lengths().to_numpy(), "<i4"))
         digest.update(ids.digest() + lengths.digest())
-    return {"pairs": len(pairs), "sha256": digest.hexdigest()}
+    return {"count": len(pairs), "sha256": digest.hexdigest()}

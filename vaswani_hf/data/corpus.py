@@ -22,6 +22,7 @@ from ..recipe.published import is_on_hub
 from ..recipe.schema import DataSection, TokenizerSection
 from .batching import PairCollator
 from .bpe_dropout import BpeDropout
+from .columns import corpus_digest
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
 from .reading import PairSource, is_commit, load_pairs
@@ -41,6 +42,7 @@ class Corpus:
             vocabulary.
         max_length (int): The length of the longest sentence that training and validation may have (tokens).
         train (Dataset or IterableDataset): Prepared pairs.
+        train_text (Dataset or IterableDataset): The columns `source` and `target`.
         train_collator (PairCollator): Pads training pairs, with the BPE-dropout of the recipe.
         validation (Dataset, optional): Prepared pairs.
         validation_text (Dataset, optional): The columns `source` and `target`.
@@ -52,6 +54,7 @@ class Corpus:
     target_tokenizer: PreTrainedTokenizerFast
     max_length: int
     train: Dataset | IterableDataset
+    train_text: Dataset | IterableDataset
     train_collator: PairCollator
     validation: Dataset | None
     validation_text: Dataset | None
@@ -60,15 +63,13 @@ class Corpus:
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs and a hash of them (None and that of the first ones, for a stream)."""
-        if isinstance(self.train, IterableDataset):
-            return {"count": None, "sha256": ""}
-        import hashlib
+        """The number of training pairs and a hash of them, by which a run knows them again; see `corpus_digest`.
 
-        return {
-            "count": len(self.train),
-            "sha256": hashlib.sha256(str([self.train["input_ids"][:], self.train["labels"][:]]).encode()).hexdigest(),
-        }
+        Returns:
+            dict: `count` (int, None for a stream) and `sha256` (str).
+        """
+        # The tokenizers decide nothing about a stream's first pairs, and reading prepared ones would count them.
+        return corpus_digest(self.train if isinstance(self.train, Dataset) else self.train_text)
 
 
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
@@ -188,6 +189,23 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         ) from error
 
 
+def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+    """A split of `load_split`, of which at least one pair has text on both sides; a stream is not looked through.
+
+    Raises:
+        ValueError: If no pair has.
+    """
+    pairs = load_split(data, split, seed)
+    if not isinstance(pairs, Dataset) or any(pair["source"].strip() and pair["target"].strip() for pair in pairs):
+        return pairs
+    keys = [f"{split}_{key}" for key in ("source", "target", "pairs")]
+    given = [str(getattr(data, key)) for key in keys if getattr(data, key)]
+    name = " and ".join(given) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    raise ValueError(
+        f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
+    )
+
+
 def load_corpus(
     data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
 ) -> Corpus:
@@ -204,7 +222,7 @@ def load_corpus(
         Corpus: Ready to train on.
     """
     train_text, validation_text, test_text = (
-        _naming_the_split(split, load_split, data, split, seed) for split in ("train", "validation", "test")
+        _naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
     )
     if new_tokenizers:
         save_tokenizers(*train_tokenizers(tokenizer, train_text, data.max_length), folder)
@@ -231,6 +249,7 @@ def load_corpus(
         target_tokenizer=target_tokenizer,
         max_length=data.max_length,
         train=prepared["train"],
+        train_text=train_text,
         train_collator=PairCollator(
             source_tokenizer.pad_token_id,
             bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate)) if rate else None,

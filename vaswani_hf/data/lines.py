@@ -1,10 +1,24 @@
 """The lines of a text file, plain or gzip; the one reader of sentences for training, translation and evaluation."""
 
+import codecs
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+
+def without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file of bytes without their ends, and without the byte order mark that some programs put before text.
+
+    Args:
+        lines: A file in binary mode, whose lines end at a line feed only.
+    """
+    for number, line in enumerate(lines):
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
+        # A mark and nothing behind it is an empty file.
+        if text:
+            yield text.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def read_lines(path: Any) -> Iterator[str]:
@@ -16,9 +30,9 @@ def read_lines(path: Any) -> Iterator[str]:
     is_gzip = Path(path).suffix == ".gz"
     try:
         with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(without_ends(file), 1):
                 try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                    yield line.decode("utf-8")
                 except UnicodeDecodeError:
                     raise ValueError(f"{path} must be UTF-8 text, but line {number:,} is not.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):

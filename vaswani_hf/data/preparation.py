@@ -4,9 +4,11 @@ Legend of shapes: N pairs of the corpus.
 """
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +16,9 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import naming_the_folder
 from ..version import __version__
-from .reading import TEXT_FEATURES
+from .reading import CACHE_REMEDY, TEXT_FEATURES
 
 ID_FEATURES = {
     "input_ids": List(Value("int32")),
@@ -86,6 +89,7 @@ def prepare_pairs(
         The columns `input_ids` and `labels`, lists of int32, and `source_length` and `target_length`; and the report.
 
     Raises:
+        OSError: If the disk of the cache is full.
         ValueError: If no pair of a dataset is left.
     """
     tokenizers = (_serialized(source_tokenizer), _serialized(target_tokenizer))
@@ -93,15 +97,18 @@ def prepare_pairs(
     report = CorpusReport()
     if isinstance(pairs, IterableDataset):
         return prepare.stream(pairs, report), report
-    marked = pairs.map(
-        prepare,
-        batched=True,
-        with_indices=True,
-        remove_columns=["source", "target"],
-        features=Features({**prepare.features, "outcome": Value("int8")}),
-        num_proc=num_proc,
-        desc="Encoding sentence pairs",
-    )
+    # `datasets` keeps what is made of a dataset in its folder.
+    folder = Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
+    with naming_the_folder(folder, CACHE_REMEDY):
+        marked = pairs.map(
+            prepare,
+            batched=True,
+            with_indices=True,
+            remove_columns=["source", "target"],
+            features=Features({**prepare.features, "outcome": Value("int8")}),
+            num_proc=num_proc,
+            desc="Encoding sentence pairs",
+        )
     outcomes = marked.with_format("numpy")["outcome"][:]
     report.add(outcomes)
     if report.kept == 0:

@@ -25,6 +25,7 @@ from datasets import (
 )
 from datasets.exceptions import DatasetGenerationError
 
+from ..checkpoint.files import naming_the_folder
 from ..version import __version__
 from .lines import read_lines
 
@@ -32,6 +33,11 @@ from .lines import read_lines
 # Amazon's, and wait for an answer behind a firewall.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+
+# JSON can write the halves of a surrogate pair one by one.
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
+CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
 
 # The columns of pairs as text.
 TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
@@ -88,11 +94,15 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
 
     Raises:
         FileNotFoundError: If a file does not exist.
+        OSError: If the disk of the cache is full.
         ValueError: If a file cannot be read as what it should be, two files are not aligned, or a language is missing;
             when streaming, as soon as the iteration gets there.
     """
-    if pair_source.dataset is not None:
-        return _pairs_of_dataset(pair_source)
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        return _pairs_of_files(pair_source) if pair_source.dataset is None else _pairs_of_dataset(pair_source)
+
+
+def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
     arguments = {"pair_source": pair_source, "stamps": (__version__, *_stamps(pair_source))}
     features = Features(TEXT_FEATURES)
     if pair_source.streaming:
@@ -101,7 +111,7 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
         return Dataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
     except DatasetGenerationError as error:
         # `datasets` wraps the sentence of the readers below into one of its own.
-        raise (error.__cause__ if isinstance(error.__cause__, ValueError) else error) from None
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
     except ValueError as error:
         if "corresponds to no data" not in str(error):
             raise
@@ -134,7 +144,7 @@ def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
     if isinstance(dataset, str):
         dataset = _open_dataset(pair_source, dataset)
     elif isinstance(dataset, list):
-        dataset = Dataset.from_list(dataset)
+        dataset = _dataset_of_rows(dataset)
     if pair_source.streaming and isinstance(dataset, Dataset):
         dataset = dataset.to_iterable_dataset()
     return dataset.map(
@@ -144,6 +154,15 @@ def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
         features=Features(TEXT_FEATURES),
         fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
     )
+
+
+def _dataset_of_rows(rows: list[dict]) -> Dataset:
+    try:
+        return Dataset.from_list(rows)
+    except UnicodeEncodeError:
+        for number, row in enumerate(rows, 1):
+            _refuse_half_characters(json.dumps(row, ensure_ascii=False, default=str), f"`dataset`, row {number:,},")
+        raise
 
 
 def _open_dataset(pair_source: PairSource, name: str) -> Dataset | IterableDataset:
@@ -247,11 +266,29 @@ def _read_json(path: Path) -> Iterator[dict]:
 
 
 def _read_csv(path: Path) -> Iterator[dict]:
-    rows = csv.DictReader(line + "\n" for line in read_lines(path))
+    # The last row, by which an open quote is found: it would have swallowed all rows behind it.
+    lines = itertools.chain((line + "\n" for line in read_lines(path)), [_END_OF_CSV])
+    rows, last_line = csv.DictReader(lines), 1
     try:
-        yield from rows
+        while (row := _next_row(rows)) is not None:
+            cells = list(row.values())
+            if cells[0] == _END_OF_CSV:
+                return
+            if any(_END_OF_CSV in str(cell) for cell in cells):
+                raise csv.Error("quote that is never closed")
+            last_line = rows.line_num
+            yield row
     except csv.Error as error:
-        raise ValueError(f"{path} must be a CSV file, but after line {rows.line_num:,} there is a {error}.") from None
+        raise ValueError(f"{path} must be a CSV file, but after line {last_line:,} there is a {error}.") from None
+
+
+def _next_row(rows: csv.DictReader) -> dict | None:
+    """The next row, whatever the length of its fields; the limit is one for all of Python, and comes back at once."""
+    limit = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        return next(rows, None)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:
@@ -263,16 +300,22 @@ def _read_parquet(path: Path) -> Iterator[dict]:
         raise ValueError(f"{path} must be a Parquet file, but is damaged or something else.") from None
 
 
+# No text file has such a line, and Python no longer field.
+_END_OF_CSV = "\0end of file\0"
+_LONGEST_FIELD = 2**31 - 1
+
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def _parse_json(text: str, kind: type, place: str) -> Any:
+    name = "object" if kind is dict else "array"
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except RecursionError:
+        raise ValueError(f"{place} must be a JSON {name}, but is nested too deeply.") from None
+    except ValueError:
         value = None
     if not isinstance(value, kind):
-        name = "object" if kind is dict else "array"
         raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
     return value
 
@@ -283,6 +326,8 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
     Raises:
         ValueError: If a language is missing or its value is not text.
     """
+    if not isinstance(row, dict):
+        raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     texts = row.get("translation", row)
     if isinstance(texts, str):
         texts = _parse_json(texts, dict, "The column `translation`")
@@ -296,5 +341,11 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
+        _refuse_half_characters(text, f"The column `{language}`")
         pair[side] = text
     return pair
+
+
+def _refuse_half_characters(text: str, place: str) -> None:
+    if half := _HALF_CHARACTER.search(text):
+        raise ValueError(f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write.")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from transformers import TextStreamer
 
-from ..data.lines import read_lines
+from ..data.lines import read_lines, without_ends
 from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
@@ -227,8 +227,8 @@ def _requests(job: TranslationJob) -> Iterator[Request]:
 
 def _lines_of_standard_input() -> Iterator[str]:
     """Lines of UTF-8, ended by a line feed only; a byte that is no UTF-8 becomes a replacement character."""
-    for line in sys.stdin.buffer:
-        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="replace")
+    for line in without_ends(sys.stdin.buffer):
+        yield line.decode("utf-8", errors="replace")
 
 
 def _request_of_json(line: str, place: str) -> Request:
