@@ -204,6 +204,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     model_type = "vaswani"
     keys_to_ignore_at_inference = ["past_key_values"]
+    base_model_fsdp_plan = {}
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

@@ -152,6 +152,10 @@ class VaswaniGeneration(GenerationMixin):
         Raises:
             ValueError: If a setting is impossible.
         """
+        if hasattr(self, "unshard") and "generate" not in vars(self):
+            # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
+            torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
+            return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         extras = {name: value for name in ("ensemble", "must_contain") if (value := kwargs.pop(name, None))}
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}

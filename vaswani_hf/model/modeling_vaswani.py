@@ -18,6 +18,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
+from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -98,6 +99,19 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
+    def gather_sharded_state_dict_for_save(self, model_to_save, state_dict, *args, **kwargs):
+        # transformers gathers what it has sharded itself, and knows tied weights by their place in memory, which the
+        # copies gathered by FSDP2 do not share.
+        state_dict = super().gather_sharded_state_dict_for_save(model_to_save, state_dict, *args, **kwargs)
+        if not is_fsdp_managed_module(model_to_save):
+            return state_dict
+        if any(hasattr(tensor, "full_tensor") for tensor in state_dict.values()):
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+            options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            state_dict = get_model_state_dict(model_to_save, options=options)
+        return {name: tensor for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys}
+
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
@@ -177,6 +191,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn")
+    _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
@@ -226,6 +241,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
+    _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
         "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
@@ -312,9 +328,13 @@ class VaswaniModel(VaswaniPreTrainedModel):
             }
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
+        if config.share_encoder_decoder_embeddings:
+            # One module and not only one weight: FSDP2 refuses a weight in modules that it shards apart.
+            self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
-            self._tp_plan["shared"] = "embedding_rowwise"
+            plan = {name: style for name, style in self._tp_plan.items() if not name.endswith("embed_tokens")}
+            self._tp_plan = plan | {"shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
         # It is the target's too, where they are shared.
@@ -392,6 +412,14 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             ties["lm_head.weight"] = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
         self._tied_weights_keys = ties
         self.post_init()
+        if config.tie_word_embeddings:
+            # transformers ties a model on the meta device later than FSDP2 shards it.
+            self.lm_head.weight = self.model.decoder.embed_tokens.weight
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        # accelerate would shard the projection apart from the target embedding that it is tied to.
+        is_tied_to_target = self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
+        return None if is_tied_to_target and is_fsdp_managed_module(self.model.decoder.layers[0]) else self.lm_head
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
