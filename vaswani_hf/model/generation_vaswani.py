@@ -197,13 +197,10 @@ class VaswaniGeneration(GenerationMixin):
         return config, model_kwargs
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        # transformers would fill up a second time what a call has set to None.
-        is_complete = getattr(generation_config, "_is_complete", False)
-        return (
-            (generation_config, kwargs)
-            if is_complete
-            else super()._prepare_generation_config(generation_config, **kwargs)
-        )
+        if getattr(generation_config, "_is_complete", False):
+            # transformers would fill up a second time what a call has set to None.
+            return generation_config, kwargs
+        return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
@@ -395,11 +392,8 @@ class SearchTask:
     def of(cls, model: Any, input_ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> "SearchTask":
         """The task of a call with rows [B * K, P], yet without its arguments."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        in_lock_step = bool(
-            config.return_dict_in_generate
-            or config.cache_implementation not in (None, "dynamic")
-            or kwargs.keys() - _INPUTS_OF_BEAMS
-        )
+        has_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+        in_lock_step = bool(has_own_way or kwargs.keys() - _INPUTS_OF_BEAMS)
         return cls([model], [kwargs], input_ids[:: config.num_beams], in_lock_step)
 
     def run(
