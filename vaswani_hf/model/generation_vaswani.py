@@ -152,6 +152,10 @@ class VaswaniGeneration(GenerationMixin):
         Raises:
             ValueError: If a setting is impossible.
         """
+        if hasattr(self, "unshard") and "generate" not in vars(self):
+            # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
+            torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
+            return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         extras = {name: value for name in ("ensemble", "must_contain") if (value := kwargs.pop(name, None))}
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
@@ -193,13 +197,10 @@ class VaswaniGeneration(GenerationMixin):
         return config, model_kwargs
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        # transformers would fill up a second time what a call has set to None.
-        is_complete = getattr(generation_config, "_is_complete", False)
-        return (
-            (generation_config, kwargs)
-            if is_complete
-            else super()._prepare_generation_config(generation_config, **kwargs)
-        )
+        if getattr(generation_config, "_is_complete", False):
+            # transformers would fill up a second time what a call has set to None.
+            return generation_config, kwargs
+        return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
@@ -391,11 +392,8 @@ class SearchTask:
     def of(cls, model: Any, input_ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> "SearchTask":
         """The task of a call with rows [B * K, P], yet without its arguments."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        in_lock_step = bool(
-            config.return_dict_in_generate
-            or config.cache_implementation not in (None, "dynamic")
-            or kwargs.keys() - _INPUTS_OF_BEAMS
-        )
+        has_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+        in_lock_step = bool(has_own_way or kwargs.keys() - _INPUTS_OF_BEAMS)
         return cls([model], [kwargs], input_ids[:: config.num_beams], in_lock_step)
 
     def run(

@@ -225,14 +225,8 @@ class TreeDecoder:
             states = states.view(*input_ids.shape, -1)
         else:
             for layer, mask in zip(decoder.layers, masks, strict=True):
-                states = layer(
-                    states,
-                    mask,
-                    self.encoder_states,
-                    encoder_attention_mask=self.source_mask,
-                    past_key_values=self.cache,
-                    attention_watch=watch,
-                )
+                source = (self.encoder_states, self.source_mask)
+                states = layer(states, mask, *source, past_key_values=self.cache, attention_watch=watch)
         self.tree.length += input_ids.shape[1]
         states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
         return states, None if watch is None else watch.weights[last]

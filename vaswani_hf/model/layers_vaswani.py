@@ -150,13 +150,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
             return self.self_attn(states, past_key_values=past_key_values, attention_mask=attention_mask, **kwargs)[0]
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
-            return self.encoder_attn(
-                states,
-                key_value_states=encoder_hidden_states,
-                past_key_values=past_key_values,
-                attention_mask=encoder_attention_mask,
-                **kwargs,
-            )[0]
+            given = {"past_key_values": past_key_values, "attention_mask": encoder_attention_mask, **kwargs}
+            return self.encoder_attn(states, encoder_hidden_states, **given)[0]
 
         hidden_states = self._add_and_norm(hidden_states, attend, self.self_attn_layer_norm)
         if encoder_hidden_states is not None:

@@ -18,6 +18,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
+from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -30,13 +31,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import (
-    VaswaniAttention,
-    attention_masks,
-    infer_mask,
-    is_untouched,
-    positions_of,
-)
+from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
 from .layers_vaswani import (
@@ -98,6 +93,23 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        # A state is complete without the copies of tied weights.
+        ties = {copy: state_dict[of] for copy, of in self.all_tied_weights_keys.items() if of in state_dict}
+        return super().load_state_dict({**ties, **state_dict}, strict, assign)
+
+    def gather_sharded_state_dict_for_save(self, model_to_save, *args, **kwargs):
+        state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
+        if not is_fsdp_managed_module(model_to_save):
+            return state_dict
+        # transformers gathers what it has sharded itself, and finds tied weights by a place in memory that gathered
+        # copies do not share.
+        kept = {name: tensor for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys}
+        return {
+            name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+            for name, tensor in kept.items()
+        }
+
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
@@ -114,9 +126,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 "use `resize_token_embeddings`."
             )
         decoder, head = self.get_decoder(), self.get_output_embeddings()
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
+        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
         self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
         if head is not None:
             self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
@@ -129,13 +140,18 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         input_ids = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], device=self.device)
         return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "decoder_input_ids": input_ids}
 
-    def _init_embeddings(self, vocab_size: int) -> None:
-        """The embeddings of a stack, Sections 3.4 and 3.5."""
+    def _init_stack(self, vocab_size: int, layer_class: type[nn.Module], num_layers: int) -> None:
+        """The embeddings of a stack, Sections 3.4 and 3.5, and its layers."""
         config = self.config
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         if config.position_embedding == "learned":
             self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
+        self.layers = nn.ModuleList([layer_class(config, index) for index in range(num_layers)])
+        if config.norm_position == "pre":
+            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
         """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5, for positions [B or 1, T] from 0."""
@@ -177,16 +193,12 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn")
+    _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
-        self._init_embeddings(config.vocab_size)
-        self.layers = nn.ModuleList([VaswaniEncoderLayer(config, i) for i in range(config.encoder_layers)])
-        if config.norm_position == "pre":
-            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.gradient_checkpointing = False
-        self.post_init()
+        self._init_stack(config.vocab_size, VaswaniEncoderLayer, config.encoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -226,6 +238,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
+    _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
         "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
@@ -234,12 +247,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
-        self._init_embeddings(config.decoder_vocab_size)
-        self.layers = nn.ModuleList([VaswaniDecoderLayer(config, i) for i in range(config.decoder_layers)])
-        if config.norm_position == "pre":
-            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.gradient_checkpointing = False
-        self.post_init()
+        self._init_stack(config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -284,19 +292,11 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
                 attentions, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
-            hidden_states = layer(
-                hidden_states,
-                mask,
-                encoder_hidden_states,
-                encoder_attention_mask=source_mask,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
+            source = (encoder_hidden_states, source_mask)
+            hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)
         if self.config.norm_position == "pre":
             hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
@@ -306,14 +306,17 @@ class VaswaniModel(VaswaniPreTrainedModel):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+            copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+            self._tied_weights_keys = dict.fromkeys(copies, "shared.weight")
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
+        if config.share_encoder_decoder_embeddings:
+            # One module and not only one weight: FSDP2 refuses a weight in modules that it shards apart.
+            self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
+            for stack in ("encoder", "decoder"):
+                self._tp_plan.pop(f"{stack}.embed_tokens", None)
             self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
@@ -325,6 +328,14 @@ class VaswaniModel(VaswaniPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
             self.decoder.embed_tokens = value
+
+    def state_dict(self, *args, prefix: str = "", **kwargs):
+        state = super().state_dict(*args, prefix=prefix, **kwargs)
+        if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
+            # PyTorch cannot load a sharded module by a second name.
+            for stack in ("encoder", "decoder"):
+                state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
+        return state
 
     @can_return_tuple
     def forward(
@@ -392,14 +403,21 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             ties["lm_head.weight"] = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
         self._tied_weights_keys = ties
         self.post_init()
+        if config.tie_word_embeddings:
+            # transformers ties a model on the meta device later than FSDP2 shards it.
+            self.lm_head.weight = self.model.decoder.embed_tokens.weight
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The output projection; None where accelerate would shard it apart from a target embedding that it is tied to."""
+        is_tied_to_target = self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
+        return None if is_tied_to_target and is_fsdp_managed_module(self.model.decoder.layers[0]) else self.lm_head
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # The source vocabulary alone: the output projection belongs to the target's.
-        resized = self._get_resized_embeddings(
-            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
+        old = self.get_input_embeddings()
+        resized = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.set_input_embeddings(resized)
         return resized
 
@@ -490,26 +508,21 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
         smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
+        form = self.config.label_smoothing_form
         excluded = self._excluded_class(smoothing, labels)
         if labels is not None:
             labels = self._ignore_padding(labels)
             skip_logits = self.training if skip_logits is None else skip_logits
             if skip_logits and self._has_plain_head():
-                return chunked_cross_entropy(
-                    hidden_states,
-                    self.lm_head.weight,
-                    labels,
-                    num_items,
-                    smoothing,
-                    self.config.label_smoothing_form,
-                    None if excluded is None else (excluded, EXCLUDED_LOGIT),
-                ), None
+                removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
+                weight = self.lm_head.weight
+                return chunked_cross_entropy(hidden_states, weight, labels, num_items, smoothing, form, removed), None
         logits = self.lm_head(hidden_states)
         if excluded is not None:
             logits[..., excluded] = EXCLUDED_LOGIT
         if labels is None:
             return None, logits
-        return smoothed_cross_entropy(logits, labels, num_items, smoothing, self.config.label_smoothing_form), logits
+        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
 
     def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """The padding class where it takes no part in the probabilities, else None.
