@@ -102,6 +102,22 @@ def test_where_the_first_process_fails_the_others_end_and_say_nothing(tmp_path, 
     assert in_two_processes(fail, tmp_path, backend="gloo") == ["The corpus is empty.", 1]
 
 
+def test_where_any_process_fails_all_end(tmp_path):
+    def fail_in_second(rank):
+        def write():
+            if rank == 1:
+                raise OSError("No space left on device")
+
+        try:
+            Processes().together(write)
+        except OSError as error:
+            return str(error)
+        except SystemExit as end:
+            return end.code
+
+    assert in_two_processes(fail_in_second, tmp_path, backend="gloo") == [1, "No space left on device"]
+
+
 STOPPED = """
 import os, signal, sys
 from vaswani_hf.cli import main

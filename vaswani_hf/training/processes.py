@@ -67,6 +67,22 @@ class Processes:
         result = self._after_first(function, share=False)
         return result[0] if result else function()
 
+    def together(self, function: Callable[[], _T]) -> _T:
+        """What a function gives in this process; where it fails in any, all processes end.
+
+        Args:
+            function (Callable): Called once in each process.
+        """
+        try:
+            result = function()
+        except Exception:
+            self.gather(True)
+            raise
+        if any(self.gather(False)):
+            # The process where it failed says why.
+            sys.exit(1)
+        return result
+
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
         made: list[_T] = []
         error = None

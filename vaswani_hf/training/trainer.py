@@ -184,23 +184,19 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
         folder = Path(self.args.output_dir)
         with naming_the_folder(folder):
-            if self.processes.is_first:
-                shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
-            self.processes.wait()
+            self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
             self.args.output_dir = str(folder / STAGING_FOLDER)
             try:
-                super()._save_checkpoint(model, trial)
+                # Each process writes the state of its generators.
+                save = super()._save_checkpoint
+                self.processes.together(lambda: save(model, trial))
             except Exception:
                 # Half a checkpoint would take the room that is left.
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
                 raise
             finally:
                 self.args.output_dir = str(folder)
-            # Each process writes its generator's state.
-            self.processes.wait()
-            if self.processes.is_first:
-                self._complete_checkpoint(folder)
-            self.processes.wait()
+            self.processes.by_first(lambda: self._complete_checkpoint(folder))
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
