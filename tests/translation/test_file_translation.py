@@ -1,8 +1,8 @@
 """`vaswani translate` and `vaswani score`: files, JSON lines, runs that are continued, several processes, mistakes."""
 
+import codecs
 import functools
 import gzip
-import codecs
 import io
 import json
 import os
