@@ -121,8 +121,12 @@ def test_the_digest_tells_pairs_apart(tokenizer):
 
     one, two = ("ab", "cd"), ("ef", "gh")
     variants = [(one, two), (two, one), (one,), (("ab", "ef"), ("cd", "gh")), (one, ("ef", "gi")), (one, two, two)]
-    # The same tokens one after the other, cut elsewhere, are other pairs.
     assert len({digest(*pairs) for pairs in variants}) == len(variants)
+    # The same tokens one after the other, cut elsewhere, are other pairs.
+    left, right = (
+        Dataset.from_dict({"input_ids": ids, "labels": [[7], [8]]}) for ids in ([[4, 5], [6]], [[4], [5, 6]])
+    )
+    assert corpus_digest(left) != corpus_digest(right)
 
 
 def test_the_digest_of_a_stream_reads_its_beginning_and_leaves_its_place(raw, tokenizer):
