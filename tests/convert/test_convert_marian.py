@@ -204,6 +204,8 @@ def checkpoint(tiny_model, tokenizers, tmp_path_factory):
 def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     folder = checkpoint()
     assert main(["export", str(folder), str(tmp_path / "new" / "marian"), "--format", "marian"]) == 0
+    modes = {(tmp_path / "new" / "marian" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    assert len(modes) == 1
     line = capsys.readouterr().out
     assert re.fullmatch(
         r"Largest difference between the logits of MarianMT and the checkpoint's on sample inputs: \S+\.\n", line

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.files import TOKENIZER_FILES
+from ..checkpoint.files import TOKENIZER_FILES, open_to_readers
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 
@@ -109,6 +109,7 @@ def _new_folder(output: Path) -> Iterator[Path]:
     folder = output.parent / f".{output.name}.{os.getpid()}"
     try:
         yield folder
+        open_to_readers(folder)
         if output.exists():
             output.rmdir()
         folder.rename(output)
