@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from ..checkpoint.files import STATE_FILE, WEIGHTS_FILE, checkpoints_in
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .trainer import VaswaniTrainer
 
 
@@ -39,29 +40,29 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
     return {name: (tensor / len(folders)).to(first[name].dtype) for name, tensor in total.items()}
 
 
-def load_final_weights(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
+def load_final_weights(trainer: VaswaniTrainer, model: VaswaniForSeq2SeqLM, checkpoint: Path | None) -> None:
     """Gives the model its final weights: averaged, the best, or the last ones.
 
     Args:
         trainer (VaswaniTrainer): The trainer after its training.
+        model (VaswaniForSeq2SeqLM): Its model, in one piece.
         checkpoint (Path, optional): The checkpoint of a run that had nothing left to train.
     """
     folder, number = Path(trainer.args.output_dir), trainer.training.average_checkpoints
     if number:
         last = checkpoints_in(folder)[-number:]
         print(f"averaging the last {len(last)} checkpoints", flush=True)
-        _load_weights(trainer, average_checkpoints(last))
+        _load_weights(model, average_checkpoints(last))
     elif trainer.state.global_step == 0 and checkpoint is not None:
         # The run was stopped between its last step and its results.
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
         best = state.get("best_model_checkpoint")
         early_stopping = trainer.training.early_stopping_patience is not None
         chosen = folder / Path(best).name if best and early_stopping else checkpoint
-        _load_weights(trainer, load_file(chosen / WEIGHTS_FILE))
+        _load_weights(model, load_file(chosen / WEIGHTS_FILE))
 
 
-def _load_weights(trainer: VaswaniTrainer, weights: dict[str, torch.Tensor]) -> None:
-    model = trainer.accelerator.unwrap_model(trainer.model)
+def _load_weights(model: VaswaniForSeq2SeqLM, weights: dict[str, torch.Tensor]) -> None:
     # A checkpoint has no tied copies; they follow the weight that they are tied to.
     outcome = model.load_state_dict(weights, strict=False)
     missing = set(outcome.missing_keys) - set(model.get_expanded_tied_weights_keys(all_submodels=True))

@@ -30,6 +30,7 @@ from .averaging import load_final_weights
 from .callbacks import CompleteCheckpointCallback, RunLogCallback, StopOnSignalCallback
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import earlier_recipe, find_checkpoint, is_finished
+from .sharding import whole_model
 from .trainer import VaswaniTrainer, training_arguments
 
 
@@ -83,8 +84,9 @@ def train(recipe: Recipe) -> dict[str, Any]:
     if checkpoint is None or step_of(checkpoint) < trainer.args.max_steps:
         run_training(trainer, checkpoint)
     state.wait_for_everyone()
+    model = whole_model(trainer.accelerator.unwrap_model(trainer.model))
     if state.is_main_process:
-        load_final_weights(trainer, checkpoint)
+        load_final_weights(trainer, model, checkpoint)
         save_model(model, corpus, folder)
         write_results(recipe, trainer)
     state.wait_for_everyone()

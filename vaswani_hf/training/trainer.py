@@ -23,9 +23,11 @@ from ..data.preparation import pair_lengths
 from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..model.loss_vaswani import IGNORED_LABEL
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
 from .schedule import paper_schedule
+from .sharding import prepare_sharding, whole_model
 
 
 class EndlessSampler(Sampler[list[tuple[int, int]]]):
@@ -126,6 +128,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen = 0
         self.start_step = step_of(checkpoint) if checkpoint else 0
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
+        prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
         self.train_batches = self._train_batches(checkpoint)
         if training.num_train_epochs is not None and isinstance(self.train_batches, EndlessSampler):
             batches = training.num_train_epochs * len(self.train_batches.sampler)
@@ -194,12 +197,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
         start = time.perf_counter()
-        nats, tokens = negative_log_likelihood(self.model, self._validation_batches())
+        # Processes may have unequally many batches, which they could not compute together.
+        model = whole_model(self.accelerator.unwrap_model(self.model))
+        nats, tokens = negative_log_likelihood(model, self._validation_batches())
         total = self.accelerator.reduce(torch.tensor([nats, float(tokens)], dtype=torch.float64))
         loss = (total[0] / total[1]).item()
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         if self.evaluation.validation_bleu:
-            metrics |= self._validation_scores()
+            metrics |= self._validation_scores(model)
         metrics["seconds"] = time.perf_counter() - start
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(dict(metrics))
@@ -221,11 +226,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.corpus.validation, batch_sampler=sampler, collate_fn=collator, generator=_own_generator()
         )
 
-    def _validation_scores(self) -> dict[str, float]:
+    def _validation_scores(self, model: VaswaniForSeq2SeqLM) -> dict[str, float]:
         evaluation, pairs = self.evaluation, self.corpus.validation_text
         if pairs is None:
             return {}
-        model, was_training = self.accelerator.unwrap_model(self.model), self.model.training
+        was_training = model.training
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
         translated = translator.translate(
