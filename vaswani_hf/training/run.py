@@ -25,7 +25,7 @@ from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
-from ..recipe.schema import DecodingSection, PublishingSection
+from ..recipe.schema import PublishingSection
 from .averaging import load_final_weights
 from .callbacks import CompleteCheckpointCallback, RunLogCallback, StopOnSignalCallback
 from .results import read_results, record_licenses, record_recipe, write_results
@@ -75,9 +75,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
     if state.is_main_process:
         record_recipe(recipe, corpus.reports)
-    # The seed decides the weights, which are drawn when the model is built.
-    set_seed(recipe.seed)
-    model = build_model(recipe.model, recipe.decoding, corpus)
+    model = build_model(recipe, corpus)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, model=model, args=arguments)
     add_callbacks(trainer, publishing)
@@ -139,20 +137,20 @@ def _check_reporters(report_to: list[str]) -> None:
             )
 
 
-def build_model(shape: dict[str, Any], decoding: DecodingSection, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The untrained model of a run, with the search of its checkpoint.
+def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
+    """The untrained model of a run, with the search of its checkpoint; the seed of the run decides its weights.
 
     Args:
-        shape (dict): Fields of VaswaniConfig.
-        decoding (DecodingSection): The search.
+        recipe (Recipe): The run.
         corpus (Corpus): Its tokenizers decide the number of classes.
 
     Returns:
-        VaswaniForSeq2SeqLM: Its weights are drawn from PyTorch's generator as it stands.
+        VaswaniForSeq2SeqLM: On the CPU.
     """
+    set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
-        **shape,
+        **recipe.model,
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=source is target,
@@ -164,7 +162,7 @@ def build_model(shape: dict[str, Any], decoding: DecodingSection, corpus: Corpus
     model = VaswaniForSeq2SeqLM(config)
     model.generation_config = GenerationConfig.from_model_config(config)
     # transformers leaves out fields that it does not know unless they are allowed.
-    model.generation_config.update(allow_custom_entries=True, **decoding.settings())
+    model.generation_config.update(allow_custom_entries=True, **recipe.decoding.settings())
     return model
 
 
