@@ -25,6 +25,7 @@ PRIVATE = {
         _no_split_modules _resize_token_embeddings _skip_keys_device_placement _supports_attention_backend
         _supports_flash_attn _supports_flex_attn _supports_sdpa _tied_weights_keys _tp_plan _tp_size
     """,
+    "transformers.distributed.mixin": "_fsdp_plan",
     "transformers.configuration_utils": "_attn_implementation",
     "transformers.models.nllb.tokenization_nllb": "_build_translation_inputs",
     "transformers.pipelines.base": """

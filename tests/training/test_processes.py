@@ -54,8 +54,7 @@ def test_validation_works_in_a_group_without_the_cpu(finished, tmp_path):
     def validate(rank):
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
         arguments = training_arguments(recipe.training, str(tmp_path), 1, validates=True)
-        torch.manual_seed(1)
-        model = build_model(recipe.model, recipe.decoding, corpus)
+        model = build_model(recipe, corpus)
         trainer = VaswaniTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
         assert trainer.args.world_size == 2
         return {name: value for name, value in trainer.evaluate().items() if name != "eval_seconds"}
@@ -64,8 +63,7 @@ def test_validation_works_in_a_group_without_the_cpu(finished, tmp_path):
     assert first == second
     corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
     arguments = training_arguments(recipe.training, str(tmp_path), 1, validates=True)
-    torch.manual_seed(1)
-    model = build_model(recipe.model, recipe.decoding, corpus)
+    model = build_model(recipe, corpus)
     alone = VaswaniTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments).evaluate()
     assert first == pytest.approx({name: alone[name] for name in first}, rel=1e-5)
 

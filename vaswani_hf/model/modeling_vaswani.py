@@ -13,6 +13,8 @@ Differs from the paper: the options of `VaswaniConfig` that say so; all are off 
 # transformers types caches, masks and sub-modules more widely than they come here.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
+import os
+
 import torch
 from torch import nn
 from transformers import initialization as init
@@ -125,7 +127,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
                 "use `resize_token_embeddings`."
             )
-        decoder, head = self.get_decoder(), self.get_output_embeddings()
+        decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
         sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
         self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
@@ -410,7 +412,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
     def get_output_embeddings(self) -> nn.Module | None:
         """The output projection; None where accelerate would shard it apart from a target embedding that it is tied to."""
         is_tied_to_target = self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
-        return None if is_tied_to_target and is_fsdp_managed_module(self.model.decoder.layers[0]) else self.lm_head
+        return None if is_tied_to_target and os.environ.get("ACCELERATE_USE_FSDP") == "true" else self.lm_head
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:

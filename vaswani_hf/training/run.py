@@ -24,7 +24,7 @@ from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
-from ..recipe.schema import DecodingSection, PublishingSection
+from ..recipe.schema import PublishingSection
 from .averaging import average_checkpoints, load_weights
 from .callbacks import EarlyStoppingCallback, RunLogCallback, StopCallback
 from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of
@@ -75,9 +75,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
     processes.by_first(lambda: _record_beginning(recipe, corpus, checkpoint))
-    # The seed decides the weights, which are drawn when the model is built.
-    set_seed(recipe.seed)
-    model = build_model(recipe.model, recipe.decoding, corpus)
+    model = build_model(recipe, corpus)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     add_callbacks(trainer, publishing)
@@ -158,20 +156,20 @@ def _check_reporters(report_to: list[str]) -> None:
             )
 
 
-def build_model(shape: dict[str, Any], decoding: DecodingSection, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The untrained model of a run, with the search of its checkpoint.
+def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
+    """The untrained model of a run, with the search of its checkpoint; the seed of the run decides its weights.
 
     Args:
-        shape (dict): Fields of VaswaniConfig.
-        decoding (DecodingSection): The search.
+        recipe (Recipe): The run.
         corpus (Corpus): Its tokenizers decide the number of classes.
 
     Returns:
-        VaswaniForSeq2SeqLM: Its weights are drawn from PyTorch's generator as it stands.
+        VaswaniForSeq2SeqLM: On the CPU.
     """
+    set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
-        **shape,
+        **recipe.model,
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=source is target,
@@ -183,7 +181,7 @@ def build_model(shape: dict[str, Any], decoding: DecodingSection, corpus: Corpus
     model = VaswaniForSeq2SeqLM(config)
     model.generation_config = GenerationConfig.from_model_config(config)
     # transformers leaves out fields that it does not know unless they are allowed.
-    model.generation_config.update(allow_custom_entries=True, **decoding.settings())
+    model.generation_config.update(allow_custom_entries=True, **recipe.decoding.settings())
     return model
 
 
@@ -255,7 +253,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     if recipe.training.average_checkpoints:
         print(f"averaging the last {len(checkpoints)} checkpoints", flush=True)
     # That of the trainer may be sharded.
-    model = build_model(recipe.model, recipe.decoding, corpus)
+    model = build_model(recipe, corpus)
     load_weights(model, average_checkpoints(checkpoints))
     with naming_the_folder(folder):
         save_model(model, corpus, folder)

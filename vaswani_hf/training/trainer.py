@@ -26,11 +26,13 @@ from ..data.corpus import Corpus
 from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
 from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
 from .checkpoints import STAGING_FOLDER, publish_checkpoint, rotate_checkpoints
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
+from .sharding import prepare_sharding, whole_model
 
 
 class DivergedRunError(Exception):
@@ -79,6 +81,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.finite_if_finite: Any = 0.0
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
+        prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
         self.train_batches = self._train_batches(checkpoint)
         if training.num_train_epochs is not None and self.train_batches.batches_per_epoch is not None:
             batches = training.num_train_epochs * self.train_batches.batches_per_epoch
@@ -231,14 +234,16 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
         start = time.perf_counter()
-        nats, tokens = negative_log_likelihood(self.model, self._validation_batches())
+        # Processes may have unequally many batches, which they could not compute together.
+        model = whole_model(self.accelerator.unwrap_model(self.model))
+        nats, tokens = negative_log_likelihood(model, self._validation_batches())
         shares = self.processes.gather((nats, tokens))
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
         if not math.isfinite(loss):
             raise self.divergence("The validation loss", self.state.global_step)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         if self.evaluation.validation_bleu:
-            metrics |= self._validation_scores()
+            metrics |= self._validation_scores(model)
         metrics["seconds"] = time.perf_counter() - start
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(dict(metrics))
@@ -256,11 +261,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             generator=_own_generator(),
         )
 
-    def _validation_scores(self) -> dict[str, float]:
+    def _validation_scores(self, model: VaswaniForSeq2SeqLM) -> dict[str, float]:
         evaluation, pairs = self.evaluation, self.corpus.validation_text
         if pairs is None:
             return {}
-        model, was_training = self.accelerator.unwrap_model(self.model), self.model.training
+        was_training = model.training
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
         translated = translator.translate(

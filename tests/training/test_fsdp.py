@@ -1,0 +1,140 @@
+"""Two processes that share every weight by FSDP2 train, save and continue as one process does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fsdp_worker import train_steps
+from safetensors.torch import load_file
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
+from vaswani_hf.training.sharding import prepare_sharding
+
+WORKER = Path(__file__).with_name("fsdp_worker.py")
+ON = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
+TIES = {
+    "all": {},
+    "embeddings": {"tie_word_embeddings": False},
+    "output": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19},
+}
+RECIPE = """
+output_dir: out
+data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 300, max_length: 64}
+tokenizer: {vocab_size: 280, shared_vocabulary: false}
+model:
+  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
+training:
+  {max_steps: 4, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
+   learning_rate_factor: 0.02, adam_epsilon: 1.0e-4, warmup_steps: 2, logging_steps: 1, eval_steps: 2, save_steps: 2,
+   average_checkpoints: 2}
+evaluation: {validation_bleu: true}
+decoding: {num_beams: 2, max_length: 8}
+"""
+
+
+def run_two(*arguments: str, **environment: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
+    done = subprocess.run(
+        [*command, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def assert_close_files(left: Path, right: Path) -> None:
+    left_weights, right_weights = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+    assert left_weights.keys() == right_weights.keys()
+    for name, tensor in left_weights.items():
+        torch.testing.assert_close(tensor, right_weights[name], rtol=0, atol=1e-6)
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(tiny_model, tmp_path):
+    expected = {}
+    for name, fields in TIES.items():
+        model = tiny_model(norm_position="pre", **fields)
+        model.save_pretrained(tmp_path / name / "start")
+        expected[name] = train_steps(model)
+        model.save_pretrained(tmp_path / name / "expected")
+    run_two("native", str(tmp_path))
+    for name in TIES:
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        assert result["losses"] == pytest.approx(expected[name], abs=1e-6)
+        assert_close_files(tmp_path / name / "end", tmp_path / name / "expected")
+        loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / name / "end")
+        source = torch.tensor([[5, 6, 7, 2]])
+        sequences = loaded.generate(source, num_beams=2, max_new_tokens=3, min_new_tokens=3)
+        assert sequences.tolist() == result["sequences"]
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_a_sharded_run_ends_and_goes_on_as_one_process(tmp_path, monkeypatch, shared):
+    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 21)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE, encoding="utf-8")
+    train(
+        load_recipe(
+            recipe,
+            [f"--output_dir={tmp_path / 'one'}", "--gradient_accumulation_steps=2", f"--shared_vocabulary={shared}"],
+        )
+    )
+    arguments = ("train", str(recipe), f"--output_dir={tmp_path / 'two'}", f"--shared_vocabulary={shared}")
+    if shared == "true":
+        run_two(*arguments, "--max_steps=2", **ON)
+        assert (tmp_path / "two" / "checkpoint-2" / "pytorch_model_fsdp.bin").exists()
+    run_two(*arguments, "--resume=true", **ON)
+    assert_close_files(tmp_path / "one", tmp_path / "two")
+    for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+        for name in ("loss", "eval_loss", "eval_chrf"):
+            assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["training"]["processes"] == 2
+
+
+def test_a_state_is_complete_without_the_copies_of_tied_weights(tiny_model):
+    model = tiny_model()
+    state = {
+        name: tensor + 1 for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys
+    }
+    assert len(state) == len(model.state_dict()) - 3
+    model.load_state_dict(state)
+    assert torch.equal(model.lm_head.weight, state["model.shared.weight"])
+
+
+def sharded(version: int) -> SimpleNamespace:
+    return SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=version)))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "fields", "sentence"),
+    [
+        (sharded(1), {}, "`--fsdp_version` must be 2, but is 1."),
+        (sharded(2), {"compiled": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (sharded(2), {"checkpoint": True}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
+    ],
+)
+def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, fields, sentence):
+    checkpoint = tmp_path if fields.get("checkpoint") else None
+    with pytest.raises(ValueError) as error:
+        prepare_sharding(accelerator, checkpoint, compiled=fields.get("compiled", False))
+    assert str(error.value) == sentence.format(tmp_path)
+
+
+def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    alone = SimpleNamespace(state=SimpleNamespace(), print=print)
+    prepare_sharding(alone, None, compiled=False)
+    assert capsys.readouterr().out == "FSDP needs several accelerators: here every process keeps the whole model\n"
+    (tmp_path / "pytorch_model_fsdp.bin").touch()
+    with pytest.raises(ValueError) as error:
+        prepare_sharding(alone, tmp_path, compiled=False)
+    assert str(error.value) == f"'{tmp_path}' was saved with FSDP; resume it with FSDP, not without it."
