@@ -7,7 +7,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
@@ -204,7 +204,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     model_type = "vaswani"
     keys_to_ignore_at_inference = ["past_key_values"]
-    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}
+    base_model_fsdp_plan = {}  # type: ignore[var-annotated]
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
