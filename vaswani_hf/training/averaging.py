@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
 
 from ..checkpoint.files import WEIGHTS_FILE
 
@@ -36,20 +35,3 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
         for name, tensor in weights.items():
             total[name] += tensor.float()
     return {name: (tensor / len(folders)).to(first[name].dtype) for name, tensor in total.items()}
-
-
-def load_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
-    """Gives a model the weights of a checkpoint.
-
-    Args:
-        model (PreTrainedModel): The model.
-        weights (dict): Tensors by name.
-
-    Raises:
-        ValueError: If they are of another model.
-    """
-    # A checkpoint has no tied copies; they follow the weight that they are tied to.
-    outcome = model.load_state_dict(weights, strict=False)
-    missing = set(outcome.missing_keys) - set(model.get_expanded_tied_weights_keys(all_submodels=True))
-    if missing or outcome.unexpected_keys:
-        raise ValueError(f"The checkpoint does not fit the model: {sorted(missing) + outcome.unexpected_keys}.")

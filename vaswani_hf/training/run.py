@@ -25,7 +25,7 @@ from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
 from ..recipe.schema import PublishingSection
-from .averaging import average_checkpoints, load_weights
+from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, RunLogCallback, StopCallback
 from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of
 from .processes import Processes
@@ -254,7 +254,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         print(f"averaging the last {len(checkpoints)} checkpoints", flush=True)
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
-    load_weights(model, average_checkpoints(checkpoints))
+    model.load_state_dict(average_checkpoints(checkpoints))
     with naming_the_folder(folder):
         save_model(model, corpus, folder)
         write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])

@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -222,14 +221,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         rotate_checkpoints(folder, self.training, self.state)
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # A checkpoint has no tied copies; transformers would warn of them at each resume.
-        ties = self.accelerator.unwrap_model(self.model).get_expanded_tied_weights_keys(all_submodels=True)
-        missing = [name for name in load_result.missing_keys if name not in ties]
-        super()._issue_warnings_after_load(
-            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
-        )
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
