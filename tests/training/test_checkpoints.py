@@ -1,5 +1,6 @@
 """The numbered checkpoints of a run: whole or not there, damaged ones found, the same with and without interruptions."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from tiny_runs import metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import InterruptedRunError
 from vaswani_hf.training.trainer import DivergedRunError, VaswaniTrainer
 
@@ -314,3 +316,97 @@ def test_the_final_weights_are_those_of_the_last_checkpoint(finished):
     assert same(weights(finished), load_file(finished / "checkpoint-8" / "model.safetensors"))
     assert all(tensor.dtype == torch.float32 for tensor in weights(finished).values())
     assert issubclass(DivergedRunError, Exception)
+
+
+def test_a_checkpoint_behind_a_damaged_later_one_stays(run, at_step, copied, capsys):
+    os.truncate(unfinished(copied) / "checkpoint-8" / "optimizer.pt", 100)
+    keys = ("--resume", "true", "--save_total_limit", "1")
+    at_step(6, lambda trainer: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(InterruptedRunError, match="after step 6, which is saved"):
+        run("run", *keys)
+    assert names(copied) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    run("run", *keys)
+    assert "going on from 'checkpoint-6'" in capsys.readouterr().out
+    assert names(copied) == ["checkpoint-8"]
+
+
+def test_a_divergence_behind_a_damaged_checkpoint_does_not_call_that_one_good(run, at_step, copied):
+    os.truncate(unfinished(copied) / "checkpoint-8" / "optimizer.pt", 100)
+    at_step(6, lambda trainer: trainer.model.model.encoder.layers[0].fc1.weight.data.fill_(float("nan")))
+    with pytest.raises(DivergedRunError, match="the last good checkpoint is '.*checkpoint-4'"):
+        run("run", "--resume", "true")
+
+
+def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(run, at_step, tmp_path, monkeypatch):
+    def signal_twice(trainer):
+        # As a scheduler and a launcher that it signals too.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+
+    # SIGTERM would end the process of the tests.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        at_step(3, signal_twice)
+        with pytest.raises((InterruptedRunError, KeyboardInterrupt)) as raised:
+            run("run")
+        assert raised.type is InterruptedRunError
+        assert names(tmp_path / "run") == ["checkpoint-3"]
+        monkeypatch.setattr("vaswani_hf.training.callbacks.SECONDS_OF_ONE_SIGNAL", -1)
+        at_step(5, signal_twice)
+        with pytest.raises(KeyboardInterrupt):
+            run("run", "--resume", "true")
+        assert names(tmp_path / "run") == ["checkpoint-4"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "_complete_checkpoint"])
+def test_a_signal_after_the_last_step_ends_the_run_before_its_scores(run, finished, tmp_path, monkeypatch, method):
+    before = getattr(VaswaniTrainer, method)
+
+    def interrupted(self, *args, **kwargs):
+        if self.state.global_step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return before(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VaswaniTrainer, method, interrupted)
+        with pytest.raises(InterruptedRunError, match="after step 8, which is saved"):
+            run("run")
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert same(weights(run("run", "--resume", "true")), weights(finished))
+
+
+def test_a_full_disk_is_named_with_its_folder_where_the_log_is_written(run, vaswani, tmp_path, monkeypatch):
+    def full(self, row):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunLogCallback, "_write", full)
+    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}")
+    assert code == 1
+    assert re.fullmatch(rf"'{tmp_path}/run' could not be written: .* make room and try again.", sentence)
+
+
+def test_a_damaged_log_is_no_end_and_results_do_not_need_it(run, finished, copied):
+    (copied / "results.json").unlink()
+    (copied / "metrics.jsonl").unlink()
+    run("run", "--resume", "true")
+    counts = [
+        {key: results_of(folder)["training"][key] for key in ("steps", "target_tokens")}
+        for folder in (copied, finished)
+    ]
+    assert counts[0] == counts[1]
+    (copied / "metrics.jsonl").write_bytes(b'\xff\xfe\n12\n{"a": 1}\n{"step": 8, "lo')
+    run("run", "--resume", "true", "--max_steps", "10")
+    assert metrics(copied)[-1]["step"] == 10
+
+
+def test_a_disk_that_became_read_only_is_not_told_to_make_room(run, vaswani, tmp_path, monkeypatch):
+    def refuse(self, row):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(RunLogCallback, "_write", refuse)
+    _, _, sentence = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}")
+    assert sentence == (
+        f"'{tmp_path}/run' could not be written: Read-only file system; mend the disk, or take another folder."
+    )

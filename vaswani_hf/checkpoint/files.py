@@ -151,6 +151,11 @@ def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> 
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
+        if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
+            # Room would not help.
+            raise WriteError(
+                f"'{folder}' could not be written: {reason}; mend the disk, or take another folder."
+            ) from error
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.is_dir())).free
         raise WriteError(
             f"'{folder}' could not be written: {reason} ({free / 2**20:,.0f} MiB are free there); {remedy}."

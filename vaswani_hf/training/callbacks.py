@@ -20,6 +20,9 @@ from ..recipe.schema import TrainingSection
 from .checkpoints import has_lost_patience
 from .trainer import VaswaniTrainer
 
+# A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
+SECONDS_OF_ONE_SIGNAL = 2.0
+
 
 class RunLogCallback(TrainerCallback):
     """Writes one line of JSON into metrics.jsonl and one line on the screen per log step, with speed and time left."""
@@ -90,7 +93,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without a last line that an interruption has cut off.
+    """The rows of a metrics.jsonl, without lines that an interruption has cut off or that are damaged.
 
     Args:
         path (Path): The file; it may be missing.
@@ -99,11 +102,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         list: One dict per log step.
     """
     rows = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except json.JSONDecodeError:
             continue
+        rows += [row] if isinstance(row, dict) and "step" in row else []
     return rows
 
 
@@ -120,17 +124,20 @@ class StopCallback(TrainerCallback):
     def __init__(self, trainer: VaswaniTrainer):
         self.trainer = trainer
         self.received = 0
-        self.agreed: str | None = None
+        self.first_came = 0.0
         self.handlers: dict[int, Any] = {}
         # The steps whose flags are on their way, the flags, and the event that says that they are here.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def _handle(self, number: int, frame: Any) -> None:
-        self.received = number
-        if self.trainer.is_world_process_zero():
-            name = signal.Signals(number).name
-            print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
-        signal.signal(number, self.handlers[number])
+        if not self.received:
+            self.received, self.first_came = number, time.monotonic()
+            if self.trainer.is_world_process_zero():
+                name = signal.Signals(number).name
+                print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
+        elif time.monotonic() - self.first_came > SECONDS_OF_ONE_SIGNAL:
+            self.restore()
+            signal.raise_signal(number)
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         # Python handles signals in its main thread only.
@@ -148,7 +155,6 @@ class StopCallback(TrainerCallback):
             if diverged:
                 raise self.trainer.divergence("The loss or the gradient", step)
             if number:
-                self.agreed = signal.Signals(int(number)).name
                 control.should_save = control.should_training_stop = True
 
     def _is_here(self) -> bool:

@@ -46,7 +46,7 @@ def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerSt
         training (TrainingSection): The number to keep.
         state (TrainerState): The state that the newest one was saved with.
     """
-    checkpoints = checkpoints_in(folder)
+    checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
     candidates = scheduled_checkpoints(earlier)
     is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < state.max_steps
@@ -133,8 +133,7 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
         ValueError: If there is none.
     """
     last = folder / f"checkpoint-{step}"
-    # A longer run may have gone on before, whose checkpoints are of later steps.
-    until = [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) < step]
+    until = checkpoints_until(folder, step - 1)
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
@@ -152,6 +151,19 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
             "which trains what is missing."
         )
     return whole
+
+
+def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
+    """The checkpoints up to a step: later ones are damaged, and the run has gone back behind them.
+
+    Args:
+        folder (str or Path): The output folder of the run.
+        step (int): The last step.
+
+    Returns:
+        list: Folders, oldest first.
+    """
+    return [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) <= step]
 
 
 def number_of(checkpoint: Path) -> int:

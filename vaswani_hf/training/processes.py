@@ -30,11 +30,6 @@ class Processes:
         self.is_first = self._state.is_main_process
         self._group: Any = dist.new_group(backend="gloo", timeout=patience) if self.count > 1 else None
 
-    def wait(self) -> None:
-        """Returns when all processes have come here."""
-        if self._group is not None:
-            dist.barrier(group=self._group)
-
     def gather(self, item: _T) -> list[_T]:
         """The items of all processes.
 

@@ -127,9 +127,9 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "date": datetime.now(UTC).date().isoformat(),
         "seed": trainer.args.seed,
         "asked_steps_and_epochs": [training.max_steps, training.num_train_epochs],
-        "steps": last.get("step", 0),
+        "steps": trainer.state.global_step or trainer.start_step,
         "epochs": last.get("epoch"),
-        "target_tokens": last.get("target_tokens", 0),
+        "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
         # Machine and versions, below, are those of the last part of a run that was resumed.
         "resumed_at_step": trainer.start_step or None,

@@ -97,7 +97,8 @@ def _prepare_folder(recipe: Recipe) -> None:
         # A user who may not push should know before the training, not after it.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming_the_folder(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
@@ -110,7 +111,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _record_beginning(recipe: Recipe, corpus: Corpus, checkpoint: Path | None) -> None:
     if checkpoint is not None:
         refuse_other_data(recipe, checkpoint, corpus.digest)
-    record_recipe(recipe, corpus.reports)
+    with naming_the_folder(Path(recipe.output_dir)):
+        record_recipe(recipe, corpus.reports)
 
 
 def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -218,7 +220,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         device = trainer.args.device.type
         print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device}", flush=True)
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with naming_the_folder(Path(trainer.args.output_dir)):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
@@ -226,11 +229,11 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         sys.exit(1)
     finally:
         stop.restore()
-    # The first process may be pushing its last checkpoint, and where one process ends, a launcher ends the others.
-    trainer.processes.wait()
-    if stop.agreed and not trainer.processes.is_first:
-        sys.exit(130)
-    if stop.agreed:
+    # All wait here: the first process may be pushing its last checkpoint, and where one ends, a launcher ends the others. A
+    # signal may have come after the last step.
+    if any(trainer.processes.gather(stop.received)):
+        if not trainer.processes.is_first:
+            sys.exit(130)
         raise InterruptedRunError(
             f"Interrupted after step {trainer.state.global_step}, which is saved in '{trainer.args.output_dir}'; continue "
             "with `--resume true`."

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from ..checkpoint.files import STATE_FILE, STREAM_FILE, checkpoints_in, naming_the_folder, step_of
+from ..checkpoint.files import STATE_FILE, STREAM_FILE, step_of
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import PairCollator, TokenBudgetSampler
@@ -28,7 +28,7 @@ from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
-from .checkpoints import STAGING_FOLDER, publish_checkpoint, rotate_checkpoints
+from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, rotate_checkpoints
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, whole_model
@@ -173,7 +173,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         Returns:
             DivergedRunError: To be raised.
         """
-        training, last = self.training, checkpoints_in(self.args.output_dir)[-1:]
+        training, last = self.training, checkpoints_until(self.args.output_dir, step - 1)[-1:]
         rate = learning_rate(step, self.model.config.d_model, training.warmup_steps, training.learning_rate_factor)
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
         return DivergedRunError(
@@ -185,20 +185,19 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial) -> None:
         """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
         folder = Path(self.args.output_dir)
-        with naming_the_folder(folder):
-            self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
-            self.args.output_dir = str(folder / STAGING_FOLDER)
-            try:
-                # Each process writes the state of its generators.
-                save = super()._save_checkpoint
-                self.processes.together(lambda: save(model, trial))
-            except Exception:
-                # Half a checkpoint would take the room that is left.
-                shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
-                raise
-            finally:
-                self.args.output_dir = str(folder)
-            self.processes.by_first(lambda: self._complete_checkpoint(folder))
+        self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
+        self.args.output_dir = str(folder / STAGING_FOLDER)
+        try:
+            # Each process writes the state of its generators.
+            save = super()._save_checkpoint
+            self.processes.together(lambda: save(model, trial))
+        except Exception:
+            # Half a checkpoint would take the room that is left.
+            shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+            raise
+        finally:
+            self.args.output_dir = str(folder)
+        self.processes.by_first(lambda: self._complete_checkpoint(folder))
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
