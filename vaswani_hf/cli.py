@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .recipe import load_recipe
     from .training import train
+    from .training.processes import Processes
 
-    train(load_recipe(arguments.recipe, overrides))
+    # Of several processes one reads the recipe, and says what is wrong with it.
+    train(Processes().by_first(lambda: load_recipe(arguments.recipe, overrides)))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

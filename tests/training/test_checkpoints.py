@@ -410,3 +410,31 @@ def test_a_disk_that_became_read_only_is_not_told_to_make_room(run, vaswani, tmp
     assert sentence == (
         f"'{tmp_path}/run' could not be written: Read-only file system; mend the disk, or take another folder."
     )
+
+
+def test_a_finished_run_is_finished_anew_where_its_end_is_asked_for_in_another_way(run, copied):
+    run("run", "--resume", "true", "--num_beams", "3")
+    assert results_of(copied)["decoding"]["num_beams"] == 3
+    assert len(metrics(copied)) == len({json.dumps(row) for row in metrics(copied)})
+
+
+def test_a_run_does_not_end_before_the_step_that_it_has_come_to(run, copied):
+    before = (copied / "recipe.yaml").read_text()
+    with pytest.raises(
+        ValueError, match="`training.max_steps` is 4, 4 steps, but the run .* has come to step 8; ask for"
+    ):
+        run("run", "--resume", "true", "--max_steps", "4")
+    epochs = ("--max_steps", "null", "--num_train_epochs", "1")
+    with pytest.raises(
+        ValueError, match="`training.num_train_epochs` is 1.0, 4 steps, but the run .* has come to step 8"
+    ):
+        run("run", "--resume", "true", *epochs)
+    assert (copied / "recipe.yaml").read_text() == before
+
+
+def test_a_run_without_its_recipe_is_not_continued(run, copied):
+    (copied / "recipe.yaml").unlink()
+    with pytest.raises(
+        ValueError, match="holds an earlier run without its recipe.yaml; copy the whole folder of the run"
+    ):
+        run("run", "--resume", "true", "--max_steps", "10")

@@ -62,6 +62,20 @@ def step_of(checkpoint: Path) -> int:
     return read_state(checkpoint)["global_step"]
 
 
+def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """The evaluations in a log, the higher the better.
+
+    Args:
+        log_history (list): The log of the Trainer, a dict for each row.
+        metric (str): "loss" or "bleu".
+
+    Returns:
+        dict: Scores by step; the loss with its sign turned.
+    """
+    name, sign = f"eval_{metric}", 1 if metric == "bleu" else -1
+    return {row["step"]: sign * row[name] for row in log_history if name in row}
+
+
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The state of the Trainer that a numbered checkpoint was saved with.
 

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .files import MANIFEST_FILE
+from .files import MANIFEST_FILE, write_whole
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -18,7 +19,11 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): path for path in paths}
-    (folder / MANIFEST_FILE).write_bytes(manifest(files, facts))
+    for path in paths:
+        # Not even a loss of power leaves a manifest without its files.
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    write_whole(folder / MANIFEST_FILE, manifest(files, facts).decode())
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
@@ -69,7 +74,7 @@ def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
         expected = json.loads((folder / MANIFEST_FILE).read_bytes())["files"]
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in names or expected}
     except FileNotFoundError:
-        return f"{MANIFEST_FILE} is missing, which is written last"
+        return f"{MANIFEST_FILE}, which is written last, is missing: an earlier version or an unfinished copy left it"
     except (OSError, ValueError, TypeError, KeyError):
         return f"{MANIFEST_FILE} is damaged"
     # Sizes first: they cost nothing.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from accelerate.utils import broadcast_object_list
 from datasets import Dataset, IterableDataset, load_dataset_builder
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
@@ -81,8 +80,8 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
             `data` names another one.
 
     Returns:
-        DataSection: All splits are read from the same commit, in all processes. It is `data` itself without such a
-        dataset.
+        DataSection: All splits are read from the same commit, if one process asks for all. It is `data` itself without
+        such a dataset.
 
     Raises:
         HubError: If there is no such dataset or revision that one may read.
@@ -97,10 +96,7 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
         revision, license = recorded.dataset_revision, recorded.license
     else:
-        # A branch may move on between the processes.
-        revision, license = broadcast_object_list(
-            list(_resolve(data.dataset, data.dataset_config, data.dataset_revision))
-        )
+        revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
     return replace(data, dataset_revision=revision, license=data.license or license)
 
 

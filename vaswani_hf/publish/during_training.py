@@ -25,6 +25,7 @@ from ..checkpoint.files import (
     WEIGHTS_FILE,
     checkpoints_in,
     read_state,
+    scores_by_step,
 )
 from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import refuse_changed_files
@@ -140,7 +141,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
-        snapshot, steps = _download(repo_id, training.save_total_limit)
+        snapshot, steps = _download(repo_id, training)
     if not steps:
         print(f"'{repo_id}' has no checkpoint to continue from", flush=True)
         return
@@ -158,8 +159,9 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    best = read_state(folder / f"checkpoint-{steps[newest]}").get("best_global_step")
-    is_best_lost = best not in steps.values()
+    scores = scores_by_step(read_state(snapshot / newest)["log_history"], training.metric_for_best_model)
+    # The best evaluation of all may be of a step that was not saved here either.
+    is_best_lost = max(scores, key=lambda step: scores[step], default=None) not in steps.values()
     if len(set(steps.values())) < training.average_checkpoints or (training.early_stopping_patience and is_best_lost):
         print(
             "some checkpoints to average or to choose the best from are not here, so the final weights come from those that "
@@ -168,7 +170,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
         )
 
 
-def _download(repo_id: str, limit: int) -> tuple[Path, dict[str, int]]:
+def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, int]]:
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -183,7 +185,7 @@ def _download(repo_id: str, limit: int) -> tuple[Path, dict[str, int]]:
             "choose another repository, or leave out `--resume true`."
         )
     numbered = sorted((name for name in states if name != LAST_CHECKPOINT), key=lambda name: int(name.split("-")[1]))
-    names = numbered[-limit:] + [name for name in states if name == LAST_CHECKPOINT]
+    names = numbered[-training.save_total_limit :] + [name for name in states if name == LAST_CHECKPOINT]
 
     def download(*patterns: str) -> Path:
         folder = Path(with_retries(snapshot_download, repo_id, revision=info.sha, allow_patterns=list(patterns)))
@@ -192,11 +194,20 @@ def _download(repo_id: str, limit: int) -> tuple[Path, dict[str, int]]:
 
     snapshot = download(RECIPE_FILE, *(f"{name}/*" for name in names))
     steps = {name: _step_of_whole(snapshot / name) for name in names}
-    best = f"checkpoint-{read_state(snapshot / names[-1])['best_global_step']}" if names else ""
-    if best in set(numbered) - set(names):
+    best = _best_of(numbered, snapshot / max(steps, key=lambda name: steps[name]), training) if steps else None
+    if best is not None and best not in steps:
         download(f"{best}/*")
         steps[best] = _step_of_whole(snapshot / best)
     return snapshot, steps
+
+
+def _best_of(names: list[str], newest: Path, training: TrainingSection) -> str | None:
+    """The checkpoint among these that a run with early stopping would end with, by the log of its newest one."""
+    if training.early_stopping_patience is None:
+        return None
+    scores = scores_by_step(read_state(newest)["log_history"], training.metric_for_best_model)
+    evaluated = {f"checkpoint-{step}": score for step, score in scores.items() if f"checkpoint-{step}" in names}
+    return max(evaluated, key=lambda name: evaluated[name], default=None)
 
 
 def _step_of_whole(checkpoint: Path) -> int:
@@ -204,7 +215,7 @@ def _step_of_whole(checkpoint: Path) -> int:
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
     # The step becomes a path.
-    if type(step) is not int or step < 0 or "best_global_step" not in state:
+    if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "
             f"({fault or f'{STATE_FILE} is that of another trainer'})."

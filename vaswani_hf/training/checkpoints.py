@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerState
 
-from ..checkpoint.files import checkpoints_in, open_to_readers, read_state, weight_files
+from ..checkpoint.files import checkpoints_in, open_to_readers, read_state, scores_by_step, weight_files
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
 
@@ -95,8 +95,7 @@ def _scores(training: TrainingSection, log_history: list[dict[str, Any]]) -> dic
     """The evaluations by step, the higher the better; none without early stopping."""
     if training.early_stopping_patience is None:
         return {}
-    metric, sign = f"eval_{training.metric_for_best_model}", 1 if training.metric_for_best_model == "bleu" else -1
-    return {row["step"]: sign * row[metric] for row in log_history if metric in row}
+    return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:

@@ -49,6 +49,24 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
+def asked_of(recipe: Recipe) -> dict[str, Any]:
+    """What a finished run may be asked for again, in another way: its length, its final weights, and its scores.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        dict: Values by `section.key`.
+    """
+    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience metric_for_best_model".split()
+    names = {f"training.{key}" for key in training}
+    return {
+        name: value
+        for name, value in recipe.values().items()
+        if name in names or name.startswith(("decoding.", "evaluation."))
+    }
+
+
 def record_recipe(recipe: Recipe, reports: dict[str, CorpusReport]) -> None:
     """Writes recipe.yaml, and prints how many pairs of each split were dropped.
 
@@ -92,6 +110,7 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     if corpus.test_text is not None:
         results["test"] = _test_scores(folder, corpus.test_text, recipe.evaluation, trainer.args.device)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
+    results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     plot_training_curve(metrics, folder / CURVE_FILE)
@@ -122,11 +141,10 @@ def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, dev
 
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    last, training = metrics[-1] if metrics else {}, trainer.training
+    last = metrics[-1] if metrics else {}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "seed": trainer.args.seed,
-        "asked_steps_and_epochs": [training.max_steps, training.num_train_epochs],
         "steps": trainer.state.global_step or trainer.start_step,
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),

@@ -5,13 +5,13 @@ from typing import Any
 
 from transformers import TrainerState
 
-from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in
+from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in, step_of
 from ..checkpoint.manifest import damage, facts_of
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.schema import TrainingSection
 from .checkpoints import has_lost_patience
-from .results import read_results
+from .results import asked_of, read_results
 
 # A resumed run may change the places of things and how often something is done, but nothing that is computed. The
 # product of the accumulation and the number of processes stays, which is checked below.
@@ -38,24 +38,23 @@ def earlier_recipe(folder: Path) -> Recipe | None:
     return load_recipe(path) if path.is_file() else None
 
 
-def is_finished(folder: Path, training: TrainingSection) -> bool:
-    """True if a folder holds the results of a run of as many steps as are asked for.
+def is_finished(recipe: Recipe) -> bool:
+    """True if the output folder holds the results of a run of which the same is asked.
 
     Args:
-        folder (Path): The output folder.
-        training (TrainingSection): The steps or epochs that are asked for.
+        recipe (Recipe): The run as it is asked for now.
 
     Returns:
         bool: True if so.
     """
+    folder = Path(recipe.output_dir)
     if not (folder / RESULTS_FILE).exists() or not (folder / WEIGHTS_FILE).exists():
         return False
     try:
-        done = read_results(folder)["training"]["asked_steps_and_epochs"]
+        return read_results(folder)["asked"] == asked_of(recipe)
     except (ValueError, TypeError, KeyError):
         # Damaged results are made again from the checkpoints.
         return False
-    return done == [training.max_steps, training.num_train_epochs]
 
 
 def check_earlier_run(recipe: Recipe, earlier: Recipe | None) -> None:
@@ -78,8 +77,12 @@ def check_earlier_run(recipe: Recipe, earlier: Recipe | None) -> None:
             f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose another "
             "`--output_dir`."
         )
-    if earlier is not None:
-        _refuse_another_recipe(recipe, earlier)
+    if earlier is None:
+        raise ValueError(
+            f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder of the run, or choose "
+            "another `--output_dir`."
+        )
+    _refuse_another_recipe(recipe, earlier)
 
 
 def find_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
@@ -146,6 +149,25 @@ def refuse_other_data(recipe: Recipe, checkpoint: Path, pairs: dict[str, Any]) -
         raise ValueError(
             f"The training pairs are not those that the run in '{recipe.output_dir}' was begun with ({_counted(pairs)} now, "
             f"{_counted(before)} then); restore the data, or choose another `--output_dir`."
+        )
+
+
+def refuse_fewer_steps(recipe: Recipe, checkpoint: Path, max_steps: int) -> None:
+    """Refuses to end a run before the step that it has come to.
+
+    Args:
+        recipe (Recipe): The run.
+        checkpoint (Path): The checkpoint to continue from.
+        max_steps (int): The last step that is asked for.
+
+    Raises:
+        ValueError: If the checkpoint is of a later step.
+    """
+    key = "num_train_epochs" if recipe.training.max_steps is None else "max_steps"
+    if max_steps < step_of(checkpoint):
+        raise ValueError(
+            f"`training.{key}` is {getattr(recipe.training, key)}, {max_steps:,} steps, but the run in '{recipe.output_dir}' has "
+            f"come to step {step_of(checkpoint):,}; ask for at least as many, or choose another `--output_dir`."
         )
 
 

@@ -35,10 +35,14 @@ from .resume import (
     earlier_recipe,
     find_checkpoint,
     is_finished,
+    refuse_fewer_steps,
     refuse_other_data,
     stopped_early,
 )
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
+
+# The checkpoint of a finished run is written into this folder of it first.
+FINAL_STAGING_FOLDER = ".staging"
 
 
 class InterruptedRunError(Exception):
@@ -65,20 +69,20 @@ def train(recipe: Recipe) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = _with_pinned_data(recipe, earlier)
+    recipe = processes.by_first(lambda: _with_pinned_data(recipe, earlier))
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
-    if processes.by_first(lambda: is_finished(folder, training)):
+    if processes.by_first(lambda: is_finished(recipe)):
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
     checkpoint = processes.by_first(lambda: find_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
-    processes.by_first(lambda: _record_beginning(recipe, corpus, checkpoint))
     model = build_model(recipe, corpus)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     add_callbacks(trainer, publishing)
+    processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint))
     if checkpoint is None or not (
         step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, training)
     ):
@@ -99,7 +103,8 @@ def _prepare_folder(recipe: Recipe) -> None:
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+    for unfinished in (STAGING_FOLDER, FINAL_STAGING_FOLDER):
+        shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
@@ -108,11 +113,12 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
-def _record_beginning(recipe: Recipe, corpus: Corpus, checkpoint: Path | None) -> None:
+def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     if checkpoint is not None:
-        refuse_other_data(recipe, checkpoint, corpus.digest)
+        refuse_other_data(recipe, checkpoint, trainer.corpus.digest)
+        refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
     with naming_the_folder(Path(recipe.output_dir)):
-        record_recipe(recipe, corpus.reports)
+        record_recipe(recipe, trainer.corpus.reports)
 
 
 def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -271,7 +277,7 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
         corpus (Corpus): Its tokenizers are saved too.
         folder (Path): The checkpoint's folder.
     """
-    staging = folder / ".staging"
+    staging = folder / FINAL_STAGING_FOLDER
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     open_to_readers(staging)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from ..checkpoint.files import STATE_FILE, STREAM_FILE, step_of
+from ..checkpoint.files import STREAM_FILE, step_of
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import PairCollator, TokenBudgetSampler
@@ -191,20 +191,18 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # Each process writes the state of its generators.
             save = super()._save_checkpoint
             self.processes.together(lambda: save(model, trial))
+            self.args.output_dir = str(folder)
+            self.processes.by_first(lambda: self._complete_checkpoint(folder))
         except Exception:
             # Half a checkpoint would take the room that is left.
             shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
         finally:
             self.args.output_dir = str(folder)
-        self.processes.by_first(lambda: self._complete_checkpoint(folder))
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
         staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
-        # The best one is known by its step, wherever the run will go on.
-        self.state.best_model_checkpoint = None
-        self.state.save_to_json(str(staged / STATE_FILE))
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
         if isinstance(self.train_batches, EndlessStream):
             text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
@@ -292,7 +290,6 @@ def training_arguments(
         Seq2SeqTrainingArguments: Batches and schedule are left to `VaswaniTrainer`, as is the number of steps where the
         recipe gives epochs.
     """
-    early_stopping = training.early_stopping_patience is not None
     same_names = """
         gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon max_grad_norm bf16 torch_compile
         logging_steps eval_steps save_steps
@@ -310,9 +307,6 @@ def training_arguments(
         save_strategy="steps",
         # A loss that is no number is not hidden, but ends the run.
         logging_nan_inf_filter=False,
-        # The state of a checkpoint says which one is the best so far.
-        metric_for_best_model=training.metric_for_best_model if early_stopping else None,
-        greater_is_better=training.metric_for_best_model == "bleu",
         # Batches begin where the checkpoint ended; none is replayed.
         ignore_data_skip=True,
         remove_unused_columns=False,
