@@ -2,118 +2,39 @@
 
 import json
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from accelerate import PartialState
-from accelerate.state import AcceleratorState, GradientState
+from in_two_processes import fail_in_first, fail_in_second, in_two_processes, validate, wait_for_the_first
 from tiny_runs import metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.data.corpus import load_corpus
-from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training.processes import Processes
-from vaswani_hf.training.run import build_model
-from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 ROOT = Path(__file__).parents[2]
 
 
-def _in_group(rank, function, folder, backend, seconds):
-    """One of two processes, forked, whose default group has this backend and gives up after so many seconds."""
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
-    dist.init_process_group(
-        backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=seconds)
-    )
-    for state in (PartialState, AcceleratorState, GradientState):
-        state._reset_state()
-    (folder / f"answer-{rank}").write_text(json.dumps(function(rank)))
-    dist.destroy_process_group()
-
-
-def in_two_processes(function, folder, *, backend, seconds=60):
-    """What a function gives in each of two processes."""
-    torch.multiprocessing.start_processes(
-        _in_group, (function, folder, backend, seconds), nprocs=2, start_method="fork"
-    )
-    return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
-
-
 def test_validation_works_in_a_group_without_the_cpu(finished, tmp_path):
-    recipe = load_recipe(finished / "recipe.yaml", ["--validation_bleu", "true"])
-
-    def validate(rank):
-        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
-        arguments = training_arguments(recipe.training, str(tmp_path), 1, validates=True)
-        model = build_model(recipe, corpus)
-        trainer = VaswaniTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
-        assert trainer.args.world_size == 2
-        return {name: value for name, value in trainer.evaluate().items() if name != "eval_seconds"}
-
-    first, second = in_two_processes(validate, tmp_path, backend="cuda:gloo")
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    first, second = in_two_processes(validate, folder, backend="cuda:gloo")
     assert first == second
-    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
-    arguments = training_arguments(recipe.training, str(tmp_path), 1, validates=True)
-    model = build_model(recipe, corpus)
-    alone = VaswaniTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments).evaluate()
-    assert first == pytest.approx({name: alone[name] for name in first}, rel=1e-5)
+    assert first == pytest.approx(validate(0, folder), rel=1e-5)
 
 
-def test_the_others_wait_for_the_first_process_as_long_as_it_takes(tmp_path):
-    def prepare(rank):
-        def slowly():
-            # Longer than the default group waits.
-            time.sleep(4)
-            (tmp_path / "corpus").write_text("prepared")
-            return rank
-
-        processes = Processes()
-        return [
-            processes.by_first(slowly),
-            processes.first_alone(lambda: (tmp_path / "corpus").read_text() + str(rank)),
-        ]
-
-    assert in_two_processes(prepare, tmp_path, backend="gloo", seconds=2) == [[0, "prepared0"], [0, "prepared1"]]
-
-
-def test_where_the_first_process_fails_the_others_end_and_say_nothing(tmp_path, capfd):
-    def fail(rank):
-        def refuse():
-            raise ValueError("The corpus is empty.")
-
-        try:
-            Processes().by_first(refuse)
-        except ValueError as error:
-            return str(error)
-        except SystemExit as end:
-            return end.code
-
-    assert in_two_processes(fail, tmp_path, backend="gloo") == ["The corpus is empty.", 1]
-
-
-def test_where_any_process_fails_all_end(tmp_path):
-    def fail_in_second(rank):
-        def write():
-            if rank == 1:
-                raise OSError("No space left on device")
-
-        try:
-            Processes().together(write)
-        except OSError as error:
-            return str(error)
-        except SystemExit as end:
-            return end.code
-
-    assert in_two_processes(fail_in_second, tmp_path, backend="gloo") == [1, "No space left on device"]
+def test_processes_wait_for_the_first_and_end_where_one_fails(tmp_path):
+    """In one test, because they share a server that takes its time to start."""
+    folders = [tmp_path / name for name in ("wait", "first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    answers = in_two_processes(wait_for_the_first, folders[0], backend="gloo", seconds=2)
+    assert answers == [[0, "prepared0"], [0, "prepared1"]]
+    # One says why, the other ends and says nothing.
+    assert in_two_processes(fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]
+    assert in_two_processes(fail_in_second, folders[2], backend="gloo") == [1, "No space left on device"]
 
 
 STOPPED = """
@@ -157,5 +78,6 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(run, tmp_path
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(part)[name], tensor, rtol=1e-4, atol=1e-5)
     assert not same(weights(whole), weights(whole / "checkpoint-4"))
-    assert re.search(r"SIGTERM", outcome.stdout) is None
+    # The first process, which says it for all, has not got the signal itself.
+    assert "SIGTERM" not in outcome.stdout
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,0 +1,98 @@
+"""Functions that tests call in two processes, which meet in a group over loopback, and what they answer."""
+
+import functools
+import json
+import multiprocessing
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from accelerate import PartialState
+
+import vaswani_hf.data.corpus
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training.processes import Processes
+from vaswani_hf.training.run import build_model
+from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
+
+
+def in_two_processes(function, folder: Path, *, backend: str, seconds: int = 60) -> list:
+    """What a function of this module gives in each of two processes, whose default group gives up after so many seconds."""
+    # A server that has imported this module forks them: the process of the tests has threads, which no fork survives.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    meet = functools.partial(_meet, function, folder, backend, seconds)
+    processes = [context.Process(target=meet, args=(rank,)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(150)
+        process.kill()
+    return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
+
+
+def _meet(function, folder, backend, seconds, rank):
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
+    timeout = timedelta(seconds=seconds)
+    dist.init_process_group(backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timeout)
+    (folder / f"answer-{rank}").write_text(json.dumps(function(rank, folder)))
+    dist.destroy_process_group()
+
+
+def validate(rank, folder) -> dict[str, float]:
+    """The scores of an untrained model, by the recipe and tokenizers in the folder."""
+    vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 20
+    recipe = load_recipe(folder / "recipe.yaml", ["--validation_bleu", "true"])
+    corpus = vaswani_hf.data.corpus.load_corpus(
+        recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False
+    )
+    arguments = training_arguments(recipe.training, str(folder), 1, validates=True)
+    trainer = VaswaniTrainer(
+        corpus, recipe.training, recipe.evaluation, model=build_model(recipe, corpus), args=arguments
+    )
+    assert trainer.args.world_size == PartialState().num_processes
+    return {name: value for name, value in trainer.evaluate().items() if name != "eval_seconds"}
+
+
+def wait_for_the_first(rank, folder) -> list:
+    """The rank that prepared something for longer than the default group waits, and what was prepared."""
+
+    def slowly():
+        time.sleep(4)
+        (folder / "corpus").write_text("prepared")
+        return rank
+
+    processes = Processes()
+    return [processes.by_first(slowly), processes.first_alone(lambda: (folder / "corpus").read_text() + str(rank))]
+
+
+def fail_in_first(rank, folder) -> str | int:
+    """The error, or the exit code."""
+
+    def refuse():
+        raise ValueError("The corpus is empty.")
+
+    return _end_of(lambda: Processes().by_first(refuse))
+
+
+def fail_in_second(rank, folder) -> str | int:
+    """The error, or the exit code."""
+
+    def write():
+        if rank == 1:
+            raise OSError("No space left on device")
+
+    return _end_of(lambda: Processes().together(write))
+
+
+def _end_of(work) -> str | int:
+    try:
+        work()
+    except (ValueError, OSError) as error:
+        return str(error)
+    except SystemExit as end:
+        return end.code
+    return "no end"
