@@ -190,6 +190,18 @@ def test_columns_named_by_the_languages(tmp_path):
             "{} must be a CSV file, but after line 2 there is a quote that is never closed.",
         ),
         (
+            "a.csv",
+            b"source,target\na,b\n\nc,d,e\n",
+            "{}, row 2: A row must have as many fields as the header (2), but has 3; put fields that hold commas or line "
+            "breaks in quotes.",
+        ),
+        (
+            "a.csv",
+            b"source,target\na\n",
+            "{}, row 1: A row must have as many fields as the header (2), but has 1; put fields that hold commas or line "
+            "breaks in quotes.",
+        ),
+        (
             "a.json",
             b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
             "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",

@@ -266,27 +266,39 @@ def _read_json(path: Path) -> Iterator[dict]:
 
 
 def _read_csv(path: Path) -> Iterator[dict]:
-    # The last row, by which an open quote is found: it would have swallowed all rows behind it.
+    records = _read_csv_records(path)
+    header = next(records, None)
+    if header is None:
+        return
+    # Blank lines are no rows.
+    for number, fields in enumerate(filter(None, records), 1):
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{path}, row {number:,}: A row must have as many fields as the header ({len(header):,}), but has "
+                f"{len(fields):,}; put fields that hold commas or line breaks in quotes."
+            )
+        yield dict(zip(header, fields, strict=True))
+
+
+def _read_csv_records(path: Path) -> Iterator[list[str]]:
+    # The last record, by which an open quote is found: it would have swallowed all records behind it.
     lines = itertools.chain((line + "\n" for line in read_lines(path)), [_END_OF_CSV])
-    rows, last_line = csv.DictReader(lines), 1
+    records, last_line = csv.reader(lines), 1
     try:
-        while (row := _next_row(rows)) is not None:
-            cells = list(row.values())
-            if cells[0] == _END_OF_CSV:
-                return
-            if any(_END_OF_CSV in str(cell) for cell in cells):
+        while (fields := _next_record(records)) != [_END_OF_CSV]:
+            if fields and fields[-1].endswith(_END_OF_CSV):
                 raise csv.Error("quote that is never closed")
-            last_line = rows.line_num
-            yield row
+            last_line = records.line_num
+            yield fields
     except csv.Error as error:
         raise ValueError(f"{path} must be a CSV file, but after line {last_line:,} there is a {error}.") from None
 
 
-def _next_row(rows: csv.DictReader) -> dict | None:
-    """The next row, whatever the length of its fields; the limit is one for all of Python, and comes back at once."""
+def _next_record(records: Any) -> list[str]:
+    """The next record, whatever the length of its fields; the limit is one for all of Python, and comes back at once."""
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        return next(rows, None)
+        return next(records)
     finally:
         csv.field_size_limit(limit)
 
