@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,11 +258,13 @@ def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]
 
 
 def _read_json(path: Path) -> Iterator[dict]:
-    lines = read_lines(path)
+    lines, is_first = read_lines(path), True
     for number, line in enumerate(lines, 1):
-        if number == 1 and line.lstrip().startswith("["):
-            yield from _parse_json("\n".join([line, *lines]), list, str(path))
+        if is_first and line.lstrip().startswith("["):
+            # With the blank lines before it, so that errors count lines as the file does.
+            yield from _parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, str(path))
         elif line.strip():
+            is_first = False
             yield _parse_json(line, dict, f"Line {number:,} of {path}")
 
 
@@ -270,6 +273,8 @@ def _read_csv(path: Path) -> Iterator[dict]:
     header = next(records, None)
     if header is None:
         return
+    if not header:
+        raise ValueError(f"{path} must have the names of its columns in the first line, but that line is blank.")
     # Blank lines are no rows.
     for number, fields in enumerate(filter(None, records), 1):
         if len(fields) != len(header):
@@ -283,15 +288,16 @@ def _read_csv(path: Path) -> Iterator[dict]:
 def _read_csv_records(path: Path) -> Iterator[list[str]]:
     # The last record, by which an open quote is found: it would have swallowed all records behind it.
     lines = itertools.chain((line + "\n" for line in read_lines(path)), [_END_OF_CSV])
-    records, last_line = csv.reader(lines), 1
+    records, place = csv.reader(lines), "in the header"
     try:
         while (fields := _next_record(records)) != [_END_OF_CSV]:
             if fields and fields[-1].endswith(_END_OF_CSV):
                 raise csv.Error("quote that is never closed")
-            last_line = records.line_num
+            place = f"after line {records.line_num:,}"
             yield fields
     except csv.Error as error:
-        raise ValueError(f"{path} must be a CSV file, but after line {last_line:,} there is a {error}.") from None
+        fault = _LONE_CARRIAGE_RETURN if "new-line character" in str(error) else error
+        raise ValueError(f"{path} must be a CSV file, but {place} there is a {fault}.") from None
 
 
 def _next_record(records: Any) -> list[str]:
@@ -315,18 +321,29 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 # No text file has such a line, and Python no longer field.
 _END_OF_CSV = "\0end of file\0"
 _LONGEST_FIELD = 2**31 - 1
+_LONE_CARRIAGE_RETURN = "carriage return without a line feed; end each line with a line feed"
 
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def _parse_json(text: str, kind: type, place: str) -> Any:
-    name = "object" if kind is dict else "array"
+    name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"{place} must be a JSON {name}, but is nested too deeply.") from None
-    except ValueError:
+    except json.JSONDecodeError as error:
+        if text.lstrip().startswith(opening):
+            line = f"line {error.lineno:,}, column {error.colno:,}"
+            where = line if kind is list else f"character {error.pos + 1:,}"
+            raise ValueError(
+                f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
+            ) from None
         value = None
+    except ValueError:
+        # Python refuses such a number, whose digits would take it long.
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(f"{place} must have no number of more than {digits:,} digits, but has one.") from None
     if not isinstance(value, kind):
         raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
     return value
