@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +27,12 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..checkpoint.files import naming_the_folder
 from ..version import __version__
-from .lines import read_lines
+from .lines import parse_json, read_lines, refuse_half_characters
 
 # `datasets` would count downloads by sending the name of each dataset, also of private ones, to a fixed address of
 # Amazon's, and wait for an answer behind a firewall.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-
-# JSON can write the halves of a surrogate pair one by one.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
 
@@ -162,7 +158,7 @@ def _dataset_of_rows(rows: list[dict]) -> Dataset:
         return Dataset.from_list(rows)
     except UnicodeEncodeError:
         for number, row in enumerate(rows, 1):
-            _refuse_half_characters(json.dumps(row, ensure_ascii=False, default=str), f"`dataset`, row {number:,},")
+            refuse_half_characters(json.dumps(row, ensure_ascii=False, default=str), f"`dataset`, row {number:,},")
         raise
 
 
@@ -262,10 +258,10 @@ def _read_json(path: Path) -> Iterator[dict]:
     for number, line in enumerate(lines, 1):
         if is_first and line.lstrip().startswith("["):
             # With the blank lines before it, so that errors count lines as the file does.
-            yield from _parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, str(path))
+            yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, str(path))
         elif line.strip():
             is_first = False
-            yield _parse_json(line, dict, f"Line {number:,} of {path}")
+            yield parse_json(line, dict, f"Line {number:,} of {path}")
 
 
 def _read_csv(path: Path) -> Iterator[dict]:
@@ -326,29 +322,6 @@ _LONE_CARRIAGE_RETURN = "carriage return without a line feed; end each line with
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
-def _parse_json(text: str, kind: type, place: str) -> Any:
-    name, opening = ("object", "{") if kind is dict else ("array", "[")
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{place} must be a JSON {name}, but is nested too deeply.") from None
-    except json.JSONDecodeError as error:
-        if text.lstrip().startswith(opening):
-            line = f"line {error.lineno:,}, column {error.colno:,}"
-            where = line if kind is list else f"character {error.pos + 1:,}"
-            raise ValueError(
-                f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
-            ) from None
-        value = None
-    except ValueError:
-        # Python refuses such a number, whose digits would take it long.
-        digits = sys.get_int_max_str_digits()
-        raise ValueError(f"{place} must have no number of more than {digits:,} digits, but has one.") from None
-    if not isinstance(value, kind):
-        raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
-    return value
-
-
 def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
     """The two sentences of one example; a missing value is an empty sentence, which cleaning drops and counts.
 
@@ -359,7 +332,7 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     texts = row.get("translation", row)
     if isinstance(texts, str):
-        texts = _parse_json(texts, dict, "The column `translation`")
+        texts = parse_json(texts, dict, "The column `translation`")
     if not isinstance(texts, dict):
         raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
     pair = {}
@@ -370,11 +343,6 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
-        _refuse_half_characters(text, f"The column `{language}`")
+        refuse_half_characters(text, f"The column `{language}`")
         pair[side] = text
     return pair
-
-
-def _refuse_half_characters(text: str, place: str) -> None:
-    if half := _HALF_CHARACTER.search(text):
-        raise ValueError(f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write.")
