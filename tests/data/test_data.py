@@ -161,6 +161,8 @@ def test_translation_columns(tmp_path, name, streaming):
 
 def test_columns_named_by_the_languages(tmp_path):
     (tmp_path / "lines.json").write_text('{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n')
+    (tmp_path / "array.json").write_text(' \n\n[{"de": "a", "en": "b"}]\n')
+    assert read(pairs_file=tmp_path / "array.json", source_language="de", target_language="en") == [("a", "b")]
     (tmp_path / "quoted.csv").write_bytes(b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n')
     assert read(pairs_file=tmp_path / "lines.json", source_language="de", target_language="en") == [
         ("a", "b"),
@@ -178,16 +180,58 @@ def test_columns_named_by_the_languages(tmp_path):
         (
             "a.jsonl",
             b'{"source": "a", "target": "b"}\n{"sour',
-            "Line 2 of {} must be a JSON object, but begins with '{{\"sour'.",
+            "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at).",
         ),
         ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
-        ("a.json", b'[{"source": "a"},', '{} must be a JSON array, but begins with \'[{{"source": "a"}},\'.'),
+        (
+            "a.json",
+            b'\n[\n {"source": "a"},',
+            "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
+        ),
+        (
+            "a.json",
+            b'{"source": "a", "target": "b"}\n[1]',
+            "Line 2 of {} must be a JSON object, but begins with '[1]'.",
+        ),
+        (
+            "a.jsonl",
+            b'{"source": ' + b"7" * 5_000 + b"}",
+            "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
+        ),
+        (
+            "a.csv",
+            b"\nsource,target\na,b\n",
+            "{} must have the names of its columns in the first line, but that line is blank.",
+        ),
+        (
+            "a.csv",
+            b'source,"target\na,b\n',
+            "{} must be a CSV file, but in the header there is a quote that is never closed.",
+        ),
+        (
+            "a.csv",
+            b"source,target\ra,b\r",
+            "{} must be a CSV file, but in the header there is a carriage return without a line feed; end each line with a "
+            "line feed.",
+        ),
         ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
         ("a.parquet", b"PAR0", "{} must be a Parquet file, but is damaged or something else."),
         (
             "a.csv",
             b'source,target\na,b\n"c,' + b"d" * 140_000 + b"\ne,f\n",
             "{} must be a CSV file, but after line 2 there is a quote that is never closed.",
+        ),
+        (
+            "a.csv",
+            b"source,target\na,b\n\nc,d,e\n",
+            "{}, row 2: A row must have as many fields as the header (2), but has 3; put fields that hold commas or line "
+            "breaks in quotes.",
+        ),
+        (
+            "a.csv",
+            b"source,target\na\n",
+            "{}, row 1: A row must have as many fields as the header (2), but has 1; put fields that hold commas or line "
+            "breaks in quotes.",
         ),
         (
             "a.json",

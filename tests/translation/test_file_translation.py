@@ -230,6 +230,10 @@ def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path
         (["--input", "nowhere"], "`--input` must be an existing file, but is nowhere."),
         (["--output", "no/where"], "`--output` must be in an existing folder, but is no/where."),
         (["--output", "x.gz"], "`--output` is written as it is and must not end in .gz, but is x.gz."),
+        (
+            ["--text", "a\udcff"],
+            "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
+        ),
         (["--resume"], "`--resume` must come with `--output`, the file that is continued."),
         (
             ["--stream", "--json"],
@@ -252,10 +256,22 @@ def test_a_mistake_is_one_sentence(vaswani, copier_checkpoint, argv, message):
     assert errors.strip().split("\n")[-1] == f"vaswani: {message}"
 
 
+HALF_CHARACTER = "must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("ja?", "must be a JSON object, but begins with 'ja?'."),
+        (
+            '{"text": "a"',
+            "must be a JSON object, but is damaged or cut off at character 13 (Expecting ',' delimiter).",
+        ),
+        ('{"text": ' + "[" * 100_000, "must be a JSON object, but is nested too deeply."),
+        ('{"text": ' + "7" * 5_000 + "}", "must have no number of more than 4,300 digits, but has one."),
+        ('{"text": "\\ud800"}', HALF_CHARACTER),
+        ('{"text": "a", "target_prefix": "\\ud800"}', HALF_CHARACTER),
+        ('{"text": "a", "must_contain": ["b", "\\ud800"]}', HALF_CHARACTER),
         ("[1]", "must be a JSON object, but begins with '[1]'."),
         ("", "must be a JSON object, but begins with ''."),
         ('{"txt": "a"}', "must have no other keys than text, target_prefix, must_contain, but has 'txt'."),

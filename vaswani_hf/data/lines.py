@@ -2,10 +2,16 @@
 
 import codecs
 import gzip
+import json
+import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+# JSON can write the halves of a surrogate pair one by one; Python reads a byte of a command line that is no UTF-8 as one.
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -37,3 +43,50 @@ def read_lines(path: Any) -> Iterator[str]:
                     raise ValueError(f"{path} must be UTF-8 text, but line {number:,} is not.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
+
+
+def parse_json(text: str, kind: type, place: str) -> Any:
+    """The object or array that a JSON text holds.
+
+    Args:
+        text: The JSON text.
+        kind: What it must hold, dict or list.
+        place: Where the text stands, for errors.
+
+    Raises:
+        ValueError: If it holds something else, is damaged, nested too deeply, or has too long a number.
+    """
+    name, opening = ("object", "{") if kind is dict else ("array", "[")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{place} must be a JSON {name}, but is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        if text.lstrip().startswith(opening):
+            line = f"line {error.lineno:,}, column {error.colno:,}"
+            where = line if kind is list else f"character {error.pos + 1:,}"
+            raise ValueError(
+                f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
+            ) from None
+        value = None
+    except ValueError:
+        # Python refuses such a number, whose digits would take it long.
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(f"{place} must have no number of more than {digits:,} digits, but has one.") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
+    return value
+
+
+def refuse_half_characters(text: str, place: str) -> None:
+    """Refuse text that UTF-8 cannot write.
+
+    Args:
+        text: The text.
+        place: Where it stands, for the error.
+
+    Raises:
+        ValueError: If half a surrogate pair stands in it.
+    """
+    if half := _HALF_CHARACTER.search(text):
+        raise ValueError(f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write.")

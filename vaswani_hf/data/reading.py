@@ -27,15 +27,12 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..checkpoint.files import naming_the_folder
 from ..version import __version__
-from .lines import read_lines
+from .lines import parse_json, read_lines, refuse_half_characters
 
 # `datasets` would count downloads by sending the name of each dataset, also of private ones, to a fixed address of
 # Amazon's, and wait for an answer behind a firewall.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-
-# JSON can write the halves of a surrogate pair one by one.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
 
@@ -161,7 +158,7 @@ def _dataset_of_rows(rows: list[dict]) -> Dataset:
         return Dataset.from_list(rows)
     except UnicodeEncodeError:
         for number, row in enumerate(rows, 1):
-            _refuse_half_characters(json.dumps(row, ensure_ascii=False, default=str), f"`dataset`, row {number:,},")
+            refuse_half_characters(json.dumps(row, ensure_ascii=False, default=str), f"`dataset`, row {number:,},")
         raise
 
 
@@ -257,36 +254,53 @@ def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]
 
 
 def _read_json(path: Path) -> Iterator[dict]:
-    lines = read_lines(path)
+    lines, is_first = read_lines(path), True
     for number, line in enumerate(lines, 1):
-        if number == 1 and line.lstrip().startswith("["):
-            yield from _parse_json("\n".join([line, *lines]), list, str(path))
+        if is_first and line.lstrip().startswith("["):
+            # With the blank lines before it, so that errors count lines as the file does.
+            yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, str(path))
         elif line.strip():
-            yield _parse_json(line, dict, f"Line {number:,} of {path}")
+            is_first = False
+            yield parse_json(line, dict, f"Line {number:,} of {path}")
 
 
 def _read_csv(path: Path) -> Iterator[dict]:
-    # The last row, by which an open quote is found: it would have swallowed all rows behind it.
+    records = _read_csv_records(path)
+    header = next(records, None)
+    if header is None:
+        return
+    if not header:
+        raise ValueError(f"{path} must have the names of its columns in the first line, but that line is blank.")
+    # Blank lines are no rows.
+    for number, fields in enumerate(filter(None, records), 1):
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{path}, row {number:,}: A row must have as many fields as the header ({len(header):,}), but has "
+                f"{len(fields):,}; put fields that hold commas or line breaks in quotes."
+            )
+        yield dict(zip(header, fields, strict=True))
+
+
+def _read_csv_records(path: Path) -> Iterator[list[str]]:
+    # The last record, by which an open quote is found: it would have swallowed all records behind it.
     lines = itertools.chain((line + "\n" for line in read_lines(path)), [_END_OF_CSV])
-    rows, last_line = csv.DictReader(lines), 1
+    records, place = csv.reader(lines), "in the header"
     try:
-        while (row := _next_row(rows)) is not None:
-            cells = list(row.values())
-            if cells[0] == _END_OF_CSV:
-                return
-            if any(_END_OF_CSV in str(cell) for cell in cells):
+        while (fields := _next_record(records)) != [_END_OF_CSV]:
+            if fields and fields[-1].endswith(_END_OF_CSV):
                 raise csv.Error("quote that is never closed")
-            last_line = rows.line_num
-            yield row
+            place = f"after line {records.line_num:,}"
+            yield fields
     except csv.Error as error:
-        raise ValueError(f"{path} must be a CSV file, but after line {last_line:,} there is a {error}.") from None
+        fault = _LONE_CARRIAGE_RETURN if "new-line character" in str(error) else error
+        raise ValueError(f"{path} must be a CSV file, but {place} there is a {fault}.") from None
 
 
-def _next_row(rows: csv.DictReader) -> dict | None:
-    """The next row, whatever the length of its fields; the limit is one for all of Python, and comes back at once."""
+def _next_record(records: Any) -> list[str]:
+    """The next record, whatever the length of its fields; the limit is one for all of Python, and comes back at once."""
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        return next(rows, None)
+        return next(records)
     finally:
         csv.field_size_limit(limit)
 
@@ -303,21 +317,9 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 # No text file has such a line, and Python no longer field.
 _END_OF_CSV = "\0end of file\0"
 _LONGEST_FIELD = 2**31 - 1
+_LONE_CARRIAGE_RETURN = "carriage return without a line feed; end each line with a line feed"
 
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
-
-
-def _parse_json(text: str, kind: type, place: str) -> Any:
-    name = "object" if kind is dict else "array"
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{place} must be a JSON {name}, but is nested too deeply.") from None
-    except ValueError:
-        value = None
-    if not isinstance(value, kind):
-        raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
-    return value
 
 
 def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
@@ -330,7 +332,7 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     texts = row.get("translation", row)
     if isinstance(texts, str):
-        texts = _parse_json(texts, dict, "The column `translation`")
+        texts = parse_json(texts, dict, "The column `translation`")
     if not isinstance(texts, dict):
         raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
     pair = {}
@@ -341,11 +343,6 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
-        _refuse_half_characters(text, f"The column `{language}`")
+        refuse_half_characters(text, f"The column `{language}`")
         pair[side] = text
     return pair
-
-
-def _refuse_half_characters(text: str, place: str) -> None:
-    if half := _HALF_CHARACTER.search(text):
-        raise ValueError(f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write.")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from transformers import TextStreamer
 
-from ..data.lines import read_lines, without_ends
+from ..data.lines import parse_json, read_lines, refuse_half_characters, without_ends
 from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
@@ -95,6 +95,7 @@ class TranslationJob:
         for sentence, applies in refused.items():
             if applies:
                 raise ValueError(sentence)
+        refuse_half_characters(self.text or "", "`--text`")
 
 
 def translate_file(job: TranslationJob) -> None:
@@ -237,12 +238,7 @@ def _request_of_json(line: str, place: str) -> Request:
     Raises:
         ValueError: If it holds none.
     """
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict):
-        raise ValueError(f"{place} must be a JSON object, but begins with {line[:40]!r}.")
+    row = parse_json(line, dict, place)
     for key in row:
         if key not in _REQUEST_KEYS:
             raise ValueError(f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}.")
@@ -252,6 +248,8 @@ def _request_of_json(line: str, place: str) -> Request:
         raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
     if not isinstance(phrases, list) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
         raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
+    for text in (row["text"], prefix, *phrases):
+        refuse_half_characters(text, place)
     return Request(row["text"], prefix, tuple(phrases))
 
 
