@@ -78,6 +78,12 @@ COPIED_WORDS = "der Hund läuft über die Straße Mr. 3. Mai weiß größer. ein
 
 
 @pytest.fixture(scope="session")
+def copied_words() -> list[str]:
+    """The words that the copier knows."""
+    return COPIED_WORDS
+
+
+@pytest.fixture(scope="session")
 def copier() -> Translator:
     """A translator that gives back what it is given, if that is of a few of the words above."""
     tokenizer = train_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)

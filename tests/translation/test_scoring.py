@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from conftest import COPIED_WORDS
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.translator_vaswani import Hypothesis, Segment, TranslationOptions, translation_token_ids
@@ -199,8 +198,8 @@ def test_forced_words_are_certain_and_do_not_count(copier):
     assert f"größer. {rest}" == translation.text
 
 
-def test_a_copying_model_aligns_each_word_with_itself(copier):
-    texts = [" ".join(COPIED_WORDS[i : i + 4]) for i in range(len(COPIED_WORDS) - 4)]
+def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):
+    texts = [" ".join(copied_words[i : i + 4]) for i in range(len(copied_words) - 4)]
     translations = list(copier.translate(texts, return_alignments=True))
     copied = [t for t, text in zip(translations, texts, strict=True) if t.text == text]
     assert len(copied) >= 0.8 * len(texts)
