@@ -418,6 +418,18 @@ def test_a_finished_run_is_finished_anew_where_its_end_is_asked_for_in_another_w
     assert len(metrics(copied)) == len({json.dumps(row) for row in metrics(copied)})
 
 
+def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
+    results = results_of(copied)
+    del results["asked"]
+    (copied / "results.json").write_text(json.dumps(results))
+    for checkpoint in checkpoints_in(copied):
+        (checkpoint / "manifest.json").unlink()
+    run("run", "--resume", "true")
+    assert "is finished; nothing is left to do" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="manifest.json, which is written last, is missing: an earlier version or"):
+        run("run", "--resume", "true", "--num_beams", "3")
+
+
 def test_a_run_does_not_end_before_the_step_that_it_has_come_to(run, copied):
     before = (copied / "recipe.yaml").read_text()
     with pytest.raises(

@@ -58,7 +58,8 @@ sys.exit(main(["train", *sys.argv[1:]]))
 
 def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(run, tmp_path):
     """Two batches a step are two processes, or two in turn in one; what was left is trained on, and counted, alike."""
-    exact = ("--model.dropout", "0", "--label_smoothing", "0")
+    # Adam would make much of the rounding of gradients near 0.
+    exact = ("--model.dropout=0", "--label_smoothing=0", "--learning_rate_factor=0.02", "--adam_epsilon=1e-4")
     whole = run("whole", *exact)
     (tmp_path / "stopped.py").write_text(STOPPED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -76,7 +77,7 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(run, tmp_path
     counts = [{row["step"]: row["target_tokens"] for row in metrics(folder)} for folder in (whole, part)]
     assert counts[0].items() <= counts[1].items()
     for name, tensor in weights(whole).items():
-        torch.testing.assert_close(weights(part)[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights(part)[name], tensor, rtol=0, atol=1e-5)
     assert not same(weights(whole), weights(whole / "checkpoint-4"))
     # The first process, which says it for all, has not got the signal itself.
     assert "SIGTERM" not in outcome.stdout

@@ -38,11 +38,12 @@ def earlier_recipe(folder: Path) -> Recipe | None:
     return load_recipe(path) if path.is_file() else None
 
 
-def is_finished(recipe: Recipe) -> bool:
+def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
     """True if the output folder holds the results of a run of which the same is asked.
 
     Args:
         recipe (Recipe): The run as it is asked for now.
+        earlier (Recipe, optional): The recipe that the run to be resumed has recorded.
 
     Returns:
         bool: True if so.
@@ -51,8 +52,10 @@ def is_finished(recipe: Recipe) -> bool:
     if not (folder / RESULTS_FILE).exists() or not (folder / WEIGHTS_FILE).exists():
         return False
     try:
-        return read_results(folder)["asked"] == asked_of(recipe)
-    except (ValueError, TypeError, KeyError):
+        # Results of earlier versions do not say it.
+        before = read_results(folder).get("asked", asked_of(earlier or recipe))
+        return before == asked_of(recipe)
+    except (ValueError, AttributeError):
         # Damaged results are made again from the checkpoints.
         return False
 

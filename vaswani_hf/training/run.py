@@ -71,7 +71,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
     recipe = processes.by_first(lambda: _with_pinned_data(recipe, earlier))
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
-    if processes.by_first(lambda: is_finished(recipe)):
+    if processes.by_first(lambda: is_finished(recipe, earlier)):
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
