@@ -91,9 +91,10 @@ def test_lengths_are_not_gathered_row_by_row(prepared, monkeypatch):
         raise AssertionError("rows are gathered")
 
     monkeypatch.setattr("datasets.table.IndexedTableMixin.fast_gather", gathered)
-    pair_lengths(prepared)
-    PairRows(prepared).__getitems__([7, 3])
-    corpus_digest(prepared)
+    source_lengths, _ = pair_lengths(prepared)
+    pairs = PairRows(prepared).__getitems__([7, 3])
+    assert [len(pair["input_ids"]) for pair in pairs] == source_lengths[[7, 3]].tolist()
+    assert corpus_digest(prepared)["count"] == len(source_lengths)
 
 
 # The digest

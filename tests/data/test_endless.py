@@ -225,14 +225,6 @@ def test_a_state_of_before_the_window_is_refused(lengths):
     assert str(caught.value) == f"`position` must be at least {begin}, where the window begins, but is {begin - 1}."
 
 
-def test_a_state_of_an_earlier_version_is_refused(lengths):
-    with pytest.raises(ValueError) as caught:
-        streamed(lengths, {"epoch": 0, "window": 0, "first_batch": 0, "num_batches": 3, "pairs": {}})
-    assert str(caught.value) == (
-        "The state of a stream must have a `position`, but an earlier version saved it; begin the run anew."
-    )
-
-
 def test_resuming_encodes_no_more_than_a_window_again():
     tokenizer = train_tokenizer(["a"], 260)
     raw = Dataset.from_dict({"source": ["ab"] * 20_000, "target": ["cd"] * 20_000}).to_iterable_dataset()

@@ -130,14 +130,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
         Args:
             state: A result of `state_dict`.
-
-        Raises:
-            ValueError: If an earlier version has saved it, which counted the batches of one process.
         """
-        if "position" not in state:
-            raise ValueError(
-                "The state of a stream must have a `position`, but an earlier version saved it; begin the run anew."
-            )
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
