@@ -41,6 +41,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         tokenize=arguments.tokenize,
         lowercase=arguments.lowercase,
         tokens_per_batch=arguments.tokens_per_batch,
+        repetition_guard=arguments.repetition_guard,
         **_generate_arguments(arguments),
     )
     translations = results.pop("translations")
@@ -192,6 +193,7 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     for name, kind, what in (("a", float, "per source token"), ("b", int, "beside those")):
         parser.add_argument(f"--max_length_{name}", type=kind, help=f"longest translation: tokens {what}")
     parser.add_argument("--no_repeat_ngram_size", type=_positive, help="no sequence of as many tokens occurs twice")
+    _add_switch(parser, "--repetition_guard", False, "translate once more what has fallen into a loop (false)")
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -291,7 +293,6 @@ def _add_translate(commands: Any) -> None:
         help="translations of each text (1); more than one are printed as JSON lines",
     )
     _add_switch(translate, "--split_sentences", False, "translate long texts sentence by sentence")
-    _add_switch(translate, "--repetition_guard", False, "translate once more what has fallen into a loop (false)")
     translate.add_argument(
         "--window", type=_positive, help="lines read before they are translated (1000; 1 at a terminal)"
     )

@@ -212,7 +212,8 @@ def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):
 def test_words_of_tokens_that_are_parts_of_characters(copier):
     tokenizer = train_tokenizer(["x"], 260)
     text = "  Łódź 日本\tö "
-    segment = Translator(copier.model, tokenizer, tokenizer)._segment(text, TranslationOptions())
+    options = TranslationOptions(return_alignments=True)
+    (segment,) = Translator(copier.model, tokenizer, tokenizer)._segments([text], options)
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
@@ -242,12 +243,12 @@ def test_parts_are_joined():
     parts = [
         Translation("a b", -1.0, -2.0, 0.0, ["a", "b"], [-0.5, -1.5], [Word("a", 0.6), Word("b", 0.2)], "1-0 0-1"),
         Translation("", -0.5, -1.0, 0.0, ["</s>"], [-1.0], [], ""),
-        Translation("c", -3.0, -3.0, 0.0, ["c"], [-3.0], [Word("c", 0.1)], "0-0"),
+        Translation("c", -3.0, -3.0, 0.0, ["c"], [-3.0], [Word("c", 0.1)], "3-0"),
     ]
-    joined = join_translations(parts, ["", "\n\n", " ", " "], [0, 2, 3])
+    joined = join_translations(parts, ["", "\n\n", " ", " "])
     assert joined.text == "a b\n\n c "
     assert (joined.score, joined.log_prob, joined.confidence) == (-4.5, -6.0, pytest.approx(math.exp(-6 / 4)))
     assert [word.word for word in joined.words] == ["a", "b", "c"]
     assert joined.alignment == "1-0 0-1 3-2"
-    assert shift_alignment("0-0 12-3", 2, 1) == "2-1 14-4"
+    assert shift_alignment("2-0 14-3", 1) == "2-1 14-4"
     assert join_translations([Translation("a"), Translation("b")], ["", " ", ""]) == Translation("a b")

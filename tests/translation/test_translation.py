@@ -78,7 +78,7 @@ def test_no_more_lines_are_read_than_the_window_holds(translator):
 
 def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
     line = " ".join(["three", "four"] * 40)
-    segments, separators = translator.layout(Request(line), 7, TranslationOptions())
+    ((segments, separators),) = translator.layouts([Request(line)], 7, TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
     assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
     assert [segment.text for segment in segments] == [
@@ -91,8 +91,26 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(trans
     assert translation[0] == " ".join(translator.translate([segment.text for segment in segments], max_new_tokens=4))
 
 
+def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
+    texts = [*LINES, "one. Two three! four?", " ".join(["three", "four"] * 40), "two."]
+    for split in (False, True):
+        options, requests = TranslationOptions(split_sentences=split, return_alignments=True), map(Request, texts)
+        together = translator.layouts(list(requests), 1, options)
+        assert together == [translator.layouts([Request(text)], i, options)[0] for i, text in enumerate(texts, 1)]
+        words = [word for segments, _ in together for segment in segments for word in segment.words if word >= 0]
+        assert len(set(words)) > 5
+    calls, encode = [], type(translator.source_tokenizer).__call__
+    monkeypatch.setattr(
+        type(translator.source_tokenizer), "__call__", lambda self, *a, **k: calls.append(a) or encode(self, *a, **k)
+    )
+    list(translator.translate(texts, split_sentences=True, max_new_tokens=2))
+    list(translator.score(texts, texts[:-2] + texts[:2]))
+    # One call for the sentences to translate, one for the sources, one for the targets.
+    assert len(calls) == 3
+
+
 def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
-    segments, _ = translator.layout(Request("x" * 500), 1, TranslationOptions())
+    ((segments, _),) = translator.layouts([Request("x" * 500)], 1, TranslationOptions())
     assert max(len(segment.token_ids) for segment in segments) == 40
     ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
     assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
@@ -170,7 +188,7 @@ def test_long_texts_are_translated_sentence_by_sentence(copier):
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
-    segments, _ = copier.layout(request, 1, TranslationOptions(split_sentences=True))
+    ((segments, _),) = copier.layouts([request], 1, TranslationOptions(split_sentences=True))
     assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
     assert [bool(segment.prefix) for segment in segments] == [True, False, False]
     assert [len(segment.phrases) for segment in segments] == [0, 1, 1]

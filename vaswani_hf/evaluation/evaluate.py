@@ -73,7 +73,7 @@ def evaluate_translator(
         tokenize (str): sacreBLEU's tokenizer.
         lowercase (bool): Compare without case.
         tokens_per_batch (int): Source positions of a batch, padding included (tokens).
-        **generate_kwargs: Passed to `generate`.
+        **generate_kwargs: Options of `Translator.translate`, such as those of `generate`.
 
     Returns:
         dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
@@ -91,10 +91,7 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    # The scores are those of the search itself.
-    translated = translator.translate(
-        sources, tokens_per_batch=tokens_per_batch, repetition_guard=False, **generate_kwargs
-    )
+    translated = translator.translate(sources, tokens_per_batch=tokens_per_batch, **generate_kwargs)
     translations = list(_with_progress(translated, len(sources)))
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(

@@ -439,5 +439,5 @@ def _outputs(folder: Path) -> dict[str, Any]:
         logits.append(translator.model(input_ids=source, decoder_input_ids=target).logits)
     if not all(of_text.isfinite().all() for of_text in logits):
         raise ValueError(f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN.")
-    translation = list(translator.translate(_SAMPLES[:1], repetition_guard=False))
+    translation = list(translator.translate(_SAMPLES[:1]))
     return {"tokens": tokens, "logits": [of_text.tolist() for of_text in logits], "the translation": translation}

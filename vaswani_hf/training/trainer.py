@@ -257,11 +257,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
         translated = translator.translate(
-            pairs[shares]["source"],
-            tokens_per_batch=evaluation.tokens_per_batch,
-            num_beams=1,
-            # A model at the beginning of its training repeats itself all the time.
-            repetition_guard=False,
+            pairs[shares]["source"], tokens_per_batch=evaluation.tokens_per_batch, num_beams=1
         )
         gathered = self.processes.gather(list(zip(shares, translated, strict=True)))
         ordered = sorted(pair for share in gathered for pair in share)

@@ -24,11 +24,18 @@ def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizer
     """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
-    starts = []
+    starts: list[int] = []
+    # What is decoded for a token begins with those of the last step, so that the work grows with the length, not its
+    # square: `known` characters of the text came of the tokens before `read`, `before` of those from `window` to there.
+    window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
+        begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
         # Decoding ends in a replacement character where the last token is the first part of a character.
-        begun = _decode(token_ids[:i], tokenizer)
-        starts.append(-1 if token_id in special else len(os.path.commonprefix([begun, text])))
+        common = os.path.commonprefix([begun, text[known : known + len(begun)]])
+        starts.append(-1 if token_id in special else known + len(common))
+        if begun and begun == common:
+            window, read, known = read, i, known + len(begun)
+            before = _decode(token_ids[window:read], tokenizer)
     return text.split(), words_at(text, starts)
 
 
@@ -73,19 +80,18 @@ def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
-def shift_alignment(alignment: str, num_source: int, num_target: int) -> str:
-    """The alignment of a text behind other words.
+def shift_alignment(alignment: str, num_target: int) -> str:
+    """The alignment of a translation behind other words.
 
     Args:
         alignment: In Pharaoh format.
-        num_source: Words before the source.
-        num_target: Words before the target.
+        num_target: Words before the translation.
 
     Returns:
         In Pharaoh format.
     """
     pairs = [pair.split("-") for pair in alignment.split()]
-    return to_pharaoh([(int(source) + num_source, int(target) + num_target) for source, target in pairs])
+    return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
 __all__ = ["align_words", "shift_alignment", "target_word_indices", "to_pharaoh"]

@@ -294,7 +294,7 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     for number, request in enumerate(_requests(job), 1):
-        segments, separators = translator.layout(request, number, job.options)
+        ((segments, separators),) = translator.layouts([request], number, job.options)
         _show(separators[0])
         for segment, separator in zip(segments, separators[1:], strict=True):
             translator.backend.search([segment], streamer=streamer, **settings)

@@ -1,5 +1,6 @@
 """Repetition: finding translations that fall into a loop, as models do on short or unusual input."""
 
+import operator
 from collections.abc import Iterator, Sequence
 
 # A loop has a word, or a sequence of words, at least so often in a row. Three times the same word are no rarity in language
@@ -8,6 +9,8 @@ _WORD_REPEATS = 4
 _PHRASE_REPEATS = 3
 # A loop without white space, as in Chinese or in a word that does not end, has at least so many characters.
 _CHARACTERS_OF_LOOP = 20
+# The longest unit that is looked for, in words or characters: the work grows with the length of the text, not its square.
+_LONGEST_UNIT = 100
 # A short input has at most so many words.
 _SHORT = 10
 
@@ -59,12 +62,9 @@ def _most_repeats(source: str) -> int:
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Each length of a unit, and how many of the same units stand in a row at most."""
-    for length in range(1, len(symbols) // 2 + 1):
-        run = longest = 0
-        for symbol, later in zip(symbols, symbols[length:], strict=False):
-            run = run + 1 if symbol == later else 0
-            longest = max(longest, run)
-        yield length, 1 + longest // length
+    for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
+        is_same = bytes(map(operator.eq, symbols, symbols[length:]))
+        yield length, 1 + max(map(len, is_same.split(b"\0"))) // length
 
 
 __all__ = ["is_loop", "ngram_size_without_loops"]

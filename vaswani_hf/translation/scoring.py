@@ -152,16 +152,13 @@ def scored_translation(
     )
 
 
-def join_translations(
-    parts: Sequence[Translation], separators: list[str], source_words: Sequence[int] | None = None
-) -> Translation:
+def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
     """The translation of a text from those of its parts.
 
     Args:
-        parts: N translations, all of them scored or none.
+        parts: N translations, all of them scored or none; their alignments count source words from the beginning of
+            the text.
         separators: N + 1 strings that stand between them.
-        source_words: For each part the number of source words before it; by default alignments count from the
-            beginning of the text already.
 
     Returns:
         One translation; its score is the sum of theirs.
@@ -174,9 +171,8 @@ def join_translations(
     log_probs = [log_prob for part in parts for log_prob in part.token_log_probs or []]
     words: list[Word] = []
     alignments = []
-    for number, part in enumerate(parts):
-        offset = source_words[number] if source_words else 0
-        alignments.append(None if part.alignment is None else shift_alignment(part.alignment, offset, len(words)))
+    for part in parts:
+        alignments.append(None if part.alignment is None else shift_alignment(part.alignment, len(words)))
         words += part.words or []
     return Translation(
         text,

@@ -189,14 +189,12 @@ class Translator(TranslationEngine):
     def _score_pairs(self, pairs: Iterator[tuple[str, str]], options: TranslationOptions) -> Iterator[Translation]:
         done = 0
         while batch := list(islice(pairs, options.window)):
-            segments, hypotheses = [], []
-            for number, (source, target) in enumerate(batch, done + 1):
-                source, target = checked_text(source).strip(), checked_text(target, "A translation").strip()
-                segment = self._segment(source, options)
-                token_ids = self.target_tokenizer(text_target=target, verbose=False)["input_ids"]
-                self._check_positions(max(len(segment.token_ids), len(token_ids)), number)
-                segments.append(segment)
-                hypotheses.append([Hypothesis(token_ids, 0, target)])
+            segments = self._segments([checked_text(source).strip() for source, _ in batch], options)
+            targets = [checked_text(target, "A translation").strip() for _, target in batch]
+            token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
+            for number, (segment, ids) in enumerate(zip(segments, token_ids, strict=True), done + 1):
+                self._check_positions(max(len(segment.token_ids), len(ids)), number)
+            hypotheses = [[Hypothesis(ids, 0, text)] for ids, text in zip(token_ids, targets, strict=True)]
             for (scored,) in self._described(segments, hypotheses, options):
                 yield scored
             done += len(batch)
@@ -209,25 +207,9 @@ class Translator(TranslationEngine):
                 f"but has {length}."
             )
 
-    def layout(self, request: Request, number: int, options: TranslationOptions) -> tuple[list[Segment], list[str]]:
-        """The N segments of a text, and the N + 1 strings of white space before, between and after their translations.
-
-        Args:
-            request (Request): The text.
-            number (int): Its number, for warnings.
-            options (TranslationOptions): How to translate.
-        """
-        if not options.split_sentences:
-            segments, between = super().layout(request, number, options)
-            return self._constrained(segments, request), between
-        sentences, separators = split_sentences(checked_text(request.text))
-        segments, between, num_words = [], separators[:1], 0
-        for sentence, separator in zip(sentences, separators[1:], strict=True):
-            pieces = self._pieces(self._segment(sentence, options, num_words), number)
-            segments += pieces
-            between += [" "] * (len(pieces) - 1) + [separator]
-            num_words += len(sentence.split())
-        return self._constrained(segments, request), between
+    def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
+        """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
+        return split_sentences(text) if options.split_sentences else super()._split(text, options)
 
     def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
         """The segments of a text, the first with its prefix, and phrases where they are or in the longest."""
