@@ -3,6 +3,7 @@
 This file travels with every checkpoint because transformers reads config.json with it, and finds the other files by it.
 """
 
+import copy
 import difflib
 import os
 from collections.abc import Callable, Iterable
@@ -30,13 +31,8 @@ AUTO_MAP = {
     "AutoModel": "modeling_vaswani.VaswaniModel",
     "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
 }
-CUSTOM_PIPELINES = {
-    "translation": {
-        "impl": "pipeline_vaswani.TranslationPipeline",
-        "pt": ["AutoModelForSeq2SeqLM"],
-        "type": "text",
-    }
-}
+_PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+CUSTOM_PIPELINES = {"translation": _PIPELINE}
 _MAPS = ("auto_map", "custom_pipelines")
 
 # The files that travel with a config, beside those that these import. transformers finds them by searching the text of
@@ -109,45 +105,38 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
-_POSITIVE_INT = (lambda value: _is_int(value, 1), "a positive integer")
-_POSITIVE_INT_OR_NONE = (lambda value: value is None or _is_int(value, 1), "a positive integer or None")
-_RATE = (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 up to, but not including, 1")
-_BOOL = (lambda value: isinstance(value, bool), "True or False")
-_TOKEN_ID = (lambda value: value is None or _is_int(value), "a token id (an integer of 0 or more) or None")
-
-# One row per field: the test, and the words that follow "must be".
+_TOKENS = "a token id (an integer of 0 or more)"
+# For the fields of a row: the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "vocab_size": _POSITIVE_INT,
-    "decoder_vocab_size": _POSITIVE_INT_OR_NONE,
-    "d_model": _POSITIVE_INT,
-    "d_k": _POSITIVE_INT_OR_NONE,
-    "d_v": _POSITIVE_INT_OR_NONE,
-    "encoder_layers": _POSITIVE_INT,
-    "decoder_layers": _POSITIVE_INT,
-    "encoder_attention_heads": _POSITIVE_INT,
-    "decoder_attention_heads": _POSITIVE_INT,
-    "encoder_ffn_dim": _POSITIVE_INT,
-    "decoder_ffn_dim": _POSITIVE_INT,
-    "max_position_embeddings": _POSITIVE_INT,
-    "dropout": _RATE,
-    "attention_dropout": _RATE,
-    "activation_dropout": _RATE,
-    "label_smoothing": _RATE,
-    "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
-    "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
-    "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
-    "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
-    "layer_norm_eps": (lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
-    "attention_bias": _BOOL,
-    "scale_embedding": _BOOL,
-    "share_encoder_decoder_embeddings": _BOOL,
-    "tie_word_embeddings": _BOOL,
-    "use_cache": _BOOL,
-    "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
-    "bos_token_id": _TOKEN_ID,
-    "pad_token_id": _TOKEN_ID,
-    "eos_token_id": (_is_ids, "a token id (an integer of 0 or more), a list of them or None"),
-    "decoder_start_token_id": _TOKEN_ID,
+    field: (test, words)
+    for fields_of_rule, test, words in (
+        (
+            "vocab_size d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
+            "encoder_ffn_dim decoder_ffn_dim max_position_embeddings",
+            lambda value: _is_int(value, 1),
+            "a positive integer",
+        ),
+        ("decoder_vocab_size d_k d_v", lambda value: value is None or _is_int(value, 1), "a positive integer or None"),
+        (
+            "dropout attention_dropout activation_dropout label_smoothing",
+            lambda value: _is_number(value) and 0 <= value < 1,
+            "a number from 0 up to, but not including, 1",
+        ),
+        ("label_smoothing_form", _is_one_of("t2t", "torch"), '"t2t" or "torch"'),
+        ("norm_position", _is_one_of("post", "pre"), '"post" or "pre"'),
+        ("position_embedding", _is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+        ("activation_function", _is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
+        ("layer_norm_eps", lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
+        (
+            "attention_bias scale_embedding share_encoder_decoder_embeddings tie_word_embeddings use_cache",
+            lambda value: isinstance(value, bool),
+            "True or False",
+        ),
+        ("is_encoder_decoder", lambda value: value is True, "True: the model is an encoder and a decoder"),
+        ("bos_token_id pad_token_id decoder_start_token_id", lambda v: v is None or _is_int(v), f"{_TOKENS} or None"),
+        ("eos_token_id", _is_ids, f"{_TOKENS}, a list of them or None"),
+    )
+    for field in fields_of_rule.split()
 }
 
 
@@ -296,19 +285,16 @@ class VaswaniConfig(PreTrainedConfig):
         self._validate_token_ids()
 
     def _validate_token_ids(self) -> None:
-        ids = [("eos_token_id", i) for i in eos_token_ids(self)]
-        ids += [(name, getattr(self, name)) for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id")]
-        for name, token_id in ids:
-            if token_id is not None and token_id >= self.decoder_vocab_size:  # type: ignore[operator]
+        names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")
+        of_target = [("eos_token_id", i) for i in eos_token_ids(self)] + [
+            (name, getattr(self, name)) for name in names
+        ]
+        ids = [("target", self.decoder_vocab_size, *of_field) for of_field in of_target]
+        for side, size, name, token_id in [*ids, ("source", self.vocab_size, "pad_token_id", self.pad_token_id)]:
+            if token_id is not None and token_id >= size:
                 raise ValueError(
-                    f"`{name}` must be smaller than the target vocabulary of {self.decoder_vocab_size} classes, "
-                    f"but is {token_id}."
+                    f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
                 )
-        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
-            raise ValueError(
-                f"`pad_token_id` must be smaller than the source vocabulary of {self.vocab_size} classes, "
-                f"but is {self.pad_token_id}."
-            )
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
@@ -336,15 +322,9 @@ class VaswaniConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Saves the config with the code of the model, so that both load where this package is not installed."""
-        before = {name: getattr(self, name) for name in _MAPS if hasattr(self, name)}
-        self.auto_map, self.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
-        try:
-            super().save_pretrained(save_directory, *args, **kwargs)
-        finally:
-            for name in _MAPS:
-                delattr(self, name)
-            for name, value in before.items():
-                setattr(self, name, value)
+        saved = copy.copy(self)
+        saved.auto_map, saved.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
+        super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
 
 # transformers then saves this file, and every file that it leads to, with each config.

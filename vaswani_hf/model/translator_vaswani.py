@@ -253,25 +253,20 @@ class TranslationEngine:
         sentences = [sentence for of_text, _ in texts for sentence in of_text]
         segments = iter(self._segments(sentences, options) if sentences else ())
         layouts, max_length = [], self.max_length
-        for number, (request, (sentences, separators)) in enumerate(zip(requests, texts, strict=True), first_line):
+        for number, (sentences, separators) in enumerate(texts, first_line):
             of_text, between, num_words = [], separators[:1], 0
             for sentence, separator in zip(sentences, separators[1:], strict=True):
                 pieces = self._pieces(next(segments), number, max_length)
-                in_text = ([word + num_words if word >= 0 else -1 for word in piece.words] for piece in pieces)
-                of_text += [replace(piece, words=words) for piece, words in zip(pieces, in_text, strict=True)]
+                of_text += [replace(p, words=[w + num_words if w >= 0 else -1 for w in p.words]) for p in pieces]
                 between += [" "] * (len(pieces) - 1) + [separator]
                 num_words += len(sentence.split())
-            layouts.append((self._constrained(of_text, request), between))
+            layouts.append((of_text, between))
         return layouts
 
     def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
         text = text.strip()
         return ([text], ["", ""]) if text else ([], [""])
-
-    def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
-        """The segments of a text with the constraints of its translation."""
-        return segments
 
     def _segments(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
         """The tokens of texts; their words where they are cut or aligned, if the tokenizer knows characters."""
@@ -351,8 +346,8 @@ class TranslationEngine:
     def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
         longest = max((len(segment.token_ids) for segment in segments), default=0)
         config = self.backend.generation_config
-        limit, other = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
-        limit = limit or other
+        limits = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
+        limit = next(filter(None, limits), None)
         # transformers 4 warns at this share too.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(

@@ -211,6 +211,19 @@ class Translator(TranslationEngine):
         """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
         return split_sentences(text) if options.split_sentences else super()._split(text, options)
 
+    def layouts(
+        self, requests: Sequence[Request], first_line: int, options: TranslationOptions
+    ) -> list[tuple[list[Segment], list[str]]]:
+        """For each text its N segments, and N + 1 strings of white space before, between and after their translations.
+
+        Args:
+            requests (sequence): The texts.
+            first_line (int): The number of the first one, for warnings.
+            options (TranslationOptions): How to translate.
+        """
+        layouts = super().layouts(requests, first_line, options)
+        return [(self._constrained(found[0], of), found[1]) for of, found in zip(requests, layouts, strict=True)]
+
     def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
         """The segments of a text, the first with its prefix, and phrases where they are or in the longest."""
         if not segments or not (request.target_prefix or request.must_contain):
