@@ -9,11 +9,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data.tokenizer_training import _WORDS, train_tokenizer
 
 CORPUS = [
     "the cat sat on the mat and the dog lay on the mat",
@@ -137,6 +137,66 @@ def test_the_smallest_vocabulary_splits_into_bytes():
     assert len(tokenizer("ß")["input_ids"]) == len(" ß".encode()) + 1
 
 
+# Characters of 2, 3 and 4 bytes, each once beside words that fill the vocabulary.
+RARE = ["the cat sat on the mat " * 50, "ß 垫 😀"]
+
+
+def test_every_character_of_the_training_text_is_one_entry():
+    tokenizer = train_tokenizer([*CORPUS, *RARE], 340)
+    characters = {character for text in [*CORPUS, *RARE] for character in text if not character.isascii()}
+    assert len(characters) > 20
+    ids = {character: tokenizer.convert_tokens_to_ids(tokenizer.tokenize(character)[-1]) for character in characters}
+    assert {character: tokenizer.decode([token_id]) for character, token_id in ids.items()} == {
+        c: c for c in characters
+    }
+    for text in [*CORPUS, *RARE]:
+        assert not any("\ufffd" in tokenizer.decode([token_id]) for token_id in tokenizer(text)["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("normalization", "lowercase", "text"), [("NFC", True, "E\u0301"), ("NFKC", False, "\uff21\ufb01e\u0301")]
+)
+def test_characters_are_those_that_the_normalizer_leaves(normalization, lowercase, text):
+    tokenizer = train_tokenizer([text, *RARE], 300, lowercase=lowercase, normalization=normalization)
+    *pieces, _ = tokenizer(text)["input_ids"]
+    assert "\ufffd" not in "".join(tokenizer.decode([token_id]) for token_id in pieces)
+    # A letter and an accent, which the normal form makes one, have no entries.
+    assert len(tokenizer.tokenize("\u0301")) > 1
+
+
+def test_the_most_frequent_characters_come_first_where_not_all_fit(caplog):
+    # "ß" and "ö" take an entry each; "垫" takes one and another for the first two of its three bytes; "它" has no room.
+    texts = ["ß" * 3 + "垫" * 2 + "它" + "öö", "the the the"]
+    with caplog.at_level(logging.WARNING):
+        tokenizer = train_tokenizer(texts, 264)
+    assert len(tokenizer) == 264
+    assert [len(tokenizer.tokenize(character)) - 1 for character in "ßö垫它"] == [1, 1, 1, 3]
+    assert caplog.messages == [
+        "1 of the 4 characters beyond ASCII do not fit into 264 vocabulary entries and are written in bytes."
+    ]
+    for text in texts:
+        assert decoded(tokenizer, text) == text
+
+
+def test_where_the_text_is_ascii_it_is_plain_byte_level_bpe():
+    by_bytes = Tokenizer(models.BPE())
+    by_bytes.normalizer, by_bytes.pre_tokenizer = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(False)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    options = {"special_tokens": special, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    by_bytes.train_from_iterator(CORPUS[:3], trainers.BpeTrainer(vocab_size=320, show_progress=False, **options))
+    trained = train_tokenizer(CORPUS[:3], 320).backend_tokenizer
+    assert trained.get_vocab() == by_bytes.get_vocab()
+    assert json.loads(trained.to_str())["model"] == json.loads(by_bytes.to_str())["model"]
+
+
+def test_words_are_those_of_byte_level_bpe():
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    by_pattern = pre_tokenizers.Split(_WORDS, "isolated")
+    for text in AWKWARD + CORPUS + random_texts(2000):
+        spans = [[span for _, span in split.pre_tokenize_str(text)] for split in (by_bytes, by_pattern)]
+        assert spans[0] == spans[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -197,10 +257,27 @@ def test_without_dropout_it_is_the_tokenizer(tokenizer):
         assert dropout.encode(text, random.Random(0)) == tokenizer(text)["input_ids"]
 
 
-def test_without_merges_it_is_bytes(tokenizer):
+def test_without_merges_it_is_characters_and_bytes(tokenizer):
     dropout = BpeDropout(tokenizer, 1.0)
+    known = {character for text in CORPUS for character in text}
     for text in CORPUS + AWKWARD + random_texts(200):
-        assert len(dropout.encode(text, random.Random(0))) == (len(f" {text}".encode()) if text else 0) + 1
+        # Of an unknown character a beginning may be known.
+        most = sum(1 if character in known else len(character.encode()) for character in f" {text}") if text else 0
+        length = len(dropout.encode(text, random.Random(0))) - 1
+        assert length == most if set(text) <= known or text.isascii() else length <= most
+    assert "\ufffd" not in "".join(tokenizer.batch_decode([[i] for i in dropout.encode(CORPUS[-1], random.Random(0))]))
+
+
+def test_a_tokenizer_of_an_earlier_version_keeps_its_splits():
+    # Bytes of letters were merged with their neighbours: "r" with the first of "ü" before that with the second.
+    tokenizer = train_tokenizer(["x"], 260)
+    vocabulary = tokenizer.get_vocab() | {"rÃ": 260, "Ã¼": 261}
+    tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=[("r", "Ã"), ("Ã", "¼")])
+    pieces = {
+        rate: tokenizer.convert_ids_to_tokens(BpeDropout(tokenizer, rate).encode("rü", random.Random(0))[:-1])
+        for rate in (0.0, 1.0)
+    }
+    assert pieces == {0.0: ["Ġ", "rÃ", "¼"], 1.0: ["Ġ", "r", "Ã", "¼"]}
 
 
 def test_every_random_split_spells_the_text(tokenizer):

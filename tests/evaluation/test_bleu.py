@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import vaswani_hf.evaluation.bleu
-from vaswani_hf.evaluation.bleu import TranslationMetric, score_translations
+from vaswani_hf.evaluation.bleu import TranslationMetric, exact_match_by, score_translations
 
 PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
 REFERENCES = [
@@ -82,6 +82,18 @@ def test_exact_match_is_the_percentage_of_equal_translations():
     references = [["eins", "one"], "two", "three", "four"]
     assert score_translations(predictions, references)["exact_match"] == 50.0
     assert score_translations(predictions, references, lowercase=True)["exact_match"] == 75.0
+
+
+def test_exact_match_of_each_group():
+    predictions, references = ["null", "eins", "zehn", "Elf", "elf"], ["null", "ein", "zehn", "elf", "elf"]
+    assert exact_match_by([1, 1, 10, 2, 2], predictions, references) == {
+        1: {"exact_match": 50.0, "sentences": 2},
+        2: {"exact_match": 50.0, "sentences": 2},
+        10: {"exact_match": 100.0, "sentences": 1},
+    }
+    assert exact_match_by([2] * 5, predictions, references, lowercase=True) == {
+        2: {"exact_match": 80.0, "sentences": 5}
+    }
 
 
 def test_compute_returns_what_the_function_returns(metric):

@@ -35,6 +35,14 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(fini
     assert results["training"]["steps"] == 8
     assert results["test"]["sentences"] == 20
     assert "tok:13a" in results["test"]["bleu_signature"]
+    # The test split has 20 numbers of three digits and more; the shorter ones are scored too, though trained on.
+    digits = results["test"]["digits"]
+    assert [digits[length]["sentences"] for length in "12"] == [10, 90]
+    assert sum(row["sentences"] for row in digits.values()) == 120
+    assert {length: row["held_out"] for length, row in digits.items()} == {
+        length: length not in "12" for length in digits
+    }
+    assert all(0 <= row["exact_match"] <= 100 for row in digits.values())
     rows = metrics(folder)
     assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 8]
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8]

@@ -3,10 +3,11 @@
 Legend of shapes: L length of a sentence in tokens, `</s>` included.
 """
 
+import itertools
 import json
 from random import Random
 
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 # The half-merged words that are remembered, and the most pieces of one of them: about 30 MB for European text.
@@ -25,7 +26,8 @@ class BpeDropout:
 
         Args:
             tokenizer: A tokenizer made by `train_tokenizer`.
-            rate: The probability with which a possible merge is left out: 0 splits as the tokenizer does, 1 into bytes.
+            rate: The probability with which a possible merge is left out: 0 splits as the tokenizer does, 1 into
+                characters, or bytes where the tokenizer has no entry for a character.
 
         Raises:
             ValueError: If `rate` is not a probability or the tokenizer is not byte-level BPE.
@@ -43,6 +45,9 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
+        # Those of the beginning that stay inside a character make its entry of its bytes. They are never left out: half
+        # a letter in the training text is one that a model may write.
+        self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
     def encode(self, text: str, rng: Random) -> list[int]:
@@ -65,8 +70,9 @@ class BpeDropout:
         while True:
             # Draws end with the first merge that is kept, because it is the best of those that would be kept.
             for position in self._possible_merges(pieces):
-                if rng.random() >= self.rate:
-                    merged = pieces[position] + pieces[position + 1]
+                pair = pieces[position : position + 2]
+                if pair in self._merges_of_bytes or rng.random() >= self.rate:
+                    merged = "".join(pair)
                     pieces = (*pieces[:position], merged, *pieces[position + 2 :])
                     break
             else:
@@ -88,3 +94,8 @@ class BpeDropout:
                 self._merges_of.clear()
             self._merges_of[pieces] = positions
         return positions
+
+
+def _are_in_one_character(pair: tuple[str, str]) -> bool:
+    # The bytes of an unfinished character are read as a single sign of replacement.
+    return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

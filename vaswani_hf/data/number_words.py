@@ -13,6 +13,8 @@ from collections.abc import Iterator
 _END = 1_000_000
 _LENGTHS = range(1, 7)
 _SPLITS = ("train", "validation", "test")
+# Smaller numbers are all in the training split: every word occurs in them, "hundred" and "thousand" apart.
+SMALLEST_HELD_OUT = 100
 
 # fmt: off
 _ENGLISH_BELOW_20 = (
@@ -26,6 +28,10 @@ _GERMAN_BELOW_20 = (
 )
 _GERMAN_TENS = ("", "", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
 # fmt: on
+_ENGLISH_VALUES = {
+    **{word: value for value, word in enumerate(_ENGLISH_BELOW_20)},
+    **{word: 10 * tens for tens, word in enumerate(_ENGLISH_TENS) if word},
+}
 
 
 def english_words(number: int) -> str:
@@ -70,13 +76,28 @@ def german_words(number: int) -> str:
     return word + _german_below_1000(rest) if rest else word
 
 
+def num_digits(words: str) -> int:
+    """The number of digits of a number that `english_words` wrote.
+
+    Args:
+        words (str): The words.
+
+    Returns:
+        int: 1 to 6.
+    """
+    thousands, _, rest = words.rpartition("thousand")
+    return len(str(1000 * _value_below_1000(thousands) + _value_below_1000(rest)))
+
+
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Different numbers of one split, drawn at random, each as a sentence pair.
+    """Numbers of one split, drawn at random, each as a sentence pair.
 
     Half of the draws choose the number of digits evenly from 1 to 6 and half choose from the whole range, so that short
     numbers are not drowned by the nine in ten that have six digits. A number belongs to one split whatever the seed:
-    about 5 % each to "validation" and "test", the others, with all below 100, to "train". The pairs for a seed are the
-    same on every machine, and a smaller `num_pairs` gives the first of them.
+    about 5 % each to "validation" and "test", the others, with all below 100, to "train". Those of "validation" and
+    "test" are all different; in "train" a number comes again when all of its length have come as often, as the few
+    short ones soon have. The pairs for a seed are the same on every machine, and a smaller `num_pairs` gives the first
+    of them.
 
     Args:
         num_pairs (int): The number of pairs.
@@ -87,13 +108,14 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
         list[dict[str, str]]: The pairs, English words under "source" and the German word under "target".
 
     Raises:
-        ValueError: If `num_pairs` is not positive or more than the split has, or if `split` is unknown.
+        ValueError: If `num_pairs` is not positive or more than "validation" or "test" has, or if `split` is unknown.
     """
     if split not in _SPLITS:
         raise ValueError(f'`split` must be "train", "validation" or "test", but is {split!r}.')
     if num_pairs < 1:
         raise ValueError(f"`num_pairs` must be a positive integer, but is {num_pairs}.")
-    drawn = (number for number in _drawn_numbers(random.Random(seed)) if _split_of(number) == split)
+    drawn = _drawn_numbers(random.Random(seed), is_endless=split == "train")
+    drawn = (number for number in drawn if _split_of(number) == split)
     numbers = list(itertools.islice(drawn, num_pairs))
     if len(numbers) < num_pairs:
         raise ValueError(
@@ -122,6 +144,15 @@ def _english_below_100(number: int) -> str:
     return f"{_ENGLISH_TENS[tens]}-{_ENGLISH_BELOW_20[ones]}" if ones else _ENGLISH_TENS[tens]
 
 
+def _value_below_1000(words: str) -> int:
+    hundreds, _, rest = words.rpartition("hundred")
+    return 100 * _value_below_100(hundreds) + _value_below_100(rest)
+
+
+def _value_below_100(words: str) -> int:
+    return sum(_ENGLISH_VALUES[word] for word in words.replace("-", " ").split() if word != "and")
+
+
 def _german_below_1000(number: int) -> str:
     hundreds, rest = divmod(number, 100)
     if hundreds == 0:
@@ -143,25 +174,27 @@ def _german_inside(word: str) -> str:
 
 
 def _split_of(number: int) -> str:
-    # Every word that numbers are made of occurs below 100, "hundert" and "tausend" apart: training has to see it.
-    if number < 100:
+    if number < SMALLEST_HELD_OUT:
         return "train"
     # SHA-256 rather than hash(), which may differ between Python versions; 20 parts of 5 % each.
     part = int.from_bytes(hashlib.sha256(str(number).encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
 
-def _drawn_numbers(generator: random.Random) -> Iterator[int]:
+def _drawn_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
+    """Numbers of all splits; those of a length that are used up begin again, or come no more."""
     numbers_left = {length: _shuffled_numbers(length, generator) for length in _LENGTHS}
     while numbers_left:
         length = _draw_length(generator)
         if length not in numbers_left:
             continue
         number = next(numbers_left[length], None)
-        if number is None:
-            del numbers_left[length]
-        else:
+        if number is not None:
             yield number
+        elif is_endless:
+            numbers_left[length] = _shuffled_numbers(length, generator)
+        else:
+            del numbers_left[length]
 
 
 def _draw_length(generator: random.Random) -> int:

@@ -2,17 +2,19 @@
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet is the 256 bytes, not characters, because then every sentence can be encoded and
-decoding gives back exactly the text that was encoded.
+Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training text; bytes
+alone would let a model write half a letter, and characters alone could not encode every sentence and give it back exactly.
 """
 
+import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ..recipe.schema import SMALLEST_VOCABULARY, TokenizerSection
@@ -22,6 +24,9 @@ logger = logging.getLogger(__name__)
 # The order is the one of BART: generate() mistakes a pad token with the id 0 for a missing one.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+# How `pre_tokenizers.ByteLevel` splits a text into words (its source, byte_level.rs).
+_WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
 def train_tokenizers(
@@ -69,7 +74,10 @@ def train_tokenizer(
     Args:
         texts: The sentences, of both languages for a joint vocabulary.
         vocab_size: The number of entries, special tokens and bytes included. A corpus with fewer distinct words gives
-            fewer: `len()` of the tokenizer is the size that came about.
+            fewer: `len()` of the tokenizer is the size that came about. Each character of the texts that takes several
+            bytes has an entry before anything longer has one (with at most two more for the beginnings of its bytes,
+            which similar characters share). Where these do not fit, the most frequent ones do, the others are bytes,
+            and a warning says so.
         lowercase: Lowercase text before it is split.
         normalization: The Unicode normal form that text is brought to, "NFC" or "NFKC"; `None` leaves it as it is.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
@@ -91,19 +99,67 @@ def train_tokenizer(
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
         raise ValueError("`texts` must hold text to train a tokenizer on, but every one of them is empty.")
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(chain([first], remaining), trainer)
+    backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size)
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
     if backend.get_vocab_size() < vocab_size:
         logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
     backend.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
     )
     return _with_transformers_interface(backend, model_max_length)
+
+
+def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
+    """BPE over characters, written out in bytes: the merges that make characters of bytes come first."""
+    counts: Counter[str] = Counter()
+    over_characters = Tokenizer(models.BPE())
+    over_characters.normalizer = normalizer
+    over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
+    # In this order pairs that are as frequent are merged in that of the bytes. 128 entries are fewer than those of all
+    # bytes: `vocab_size` of them hold all merges that are needed.
+    ascii_characters = sorted(map(chr, range(128)), key=_in_bytes)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
+    over_characters.train_from_iterator(_counted(texts, normalizer, counts), trainer)
+    # The most frequent ones first, and those that are as frequent in the order of Unicode.
+    characters = sorted(counts, key=lambda character: (-counts[character], character))
+    learned = json.loads(over_characters.to_str())["model"]["merges"]
+    merges = [
+        *dict.fromkeys(pair for character in characters for pair in _merges_of_bytes(_in_bytes(character))),
+        *((_in_bytes(left), _in_bytes(right)) for left, right in learned),
+    ]
+    entries = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    vocabulary = {entry: token_id for token_id, entry in enumerate(entries)}
+    for rank, pair in enumerate(merges):
+        if vocabulary.setdefault("".join(pair), len(vocabulary)) == vocab_size:
+            del vocabulary["".join(pair)], merges[rank:]
+            break
+    bytewise = sum(_in_bytes(character) not in vocabulary for character in characters)
+    if bytewise:
+        logger.warning(
+            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in bytes.",
+            bytewise,
+            len(characters),
+            vocab_size,
+        )
+    return models.BPE(vocabulary, merges)
+
+
+def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]) -> Iterator[str]:
+    """The texts, while the characters beyond ASCII that they have for the tokenizer are counted."""
+    for text in texts:
+        if not text.isascii():
+            counts.update(character for character in normalizer.normalize_str(text) if not character.isascii())
+        yield text
+
+
+def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
+    for end in range(1, len(symbols)):
+        yield symbols[:end], symbols[end]
+
+
+def _in_bytes(text: str) -> str:
+    """A character for each byte of the text, as byte-level BPE writes them."""
+    return _BYTES.pre_tokenize_str(text)[0][0]
 
 
 def _untrained(lowercase: bool, normalization: str | None) -> Tokenizer:

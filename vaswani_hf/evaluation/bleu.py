@@ -69,6 +69,35 @@ def score_translations(
     }
 
 
+def exact_match_by(
+    groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> dict[Any, dict[str, float]]:
+    """The exact match of each group of translations, such as all of one length.
+
+    Args:
+        groups (Sequence): The group of each translation, of a kind that can be sorted.
+        predictions (Sequence[str]): The translations.
+        references (Sequence[str]): Their references.
+        lowercase (bool): Ignore case.
+
+    Returns:
+        dict[Any, dict[str, float]]: For each group, sorted, "exact_match", the percentage of translations that equal
+            their reference, and "sentences", the number of translations.
+    """
+    members: dict[Any, list[int]] = {group: [] for group in sorted(set(groups))}
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    return {
+        group: {
+            "exact_match": _exact_match(
+                [predictions[index] for index in indices], [[references[index]] for index in indices], lowercase
+            ),
+            "sentences": len(indices),
+        }
+        for group, indices in members.items()
+    }
+
+
 class TranslationMetric(_MetricBase):
     """`score_translations` as a metric of the `evaluate` library.
 

@@ -25,7 +25,9 @@ from ..checkpoint.files import (
     finite,
     write_whole,
 )
+from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
 from ..data.preparation import CorpusReport
+from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..publish.record import data_facts
 from ..recipe import Recipe
@@ -108,7 +110,10 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if corpus.test_text is not None:
-        results["test"] = _test_scores(folder, corpus.test_text, recipe.evaluation, trainer.args.device)
+        translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
+        results["test"], translations = _test_scores(folder, translator, corpus.test_text, recipe.evaluation)
+        if recipe.data.corpus == "numbers":
+            results["test"]["digits"] = _scores_by_digits(translator, corpus.test_text, translations)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
@@ -120,10 +125,12 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     )
 
 
-def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, device: torch.device) -> dict[str, Any]:
+def _test_scores(
+    folder: Path, translator: Translator, text: Dataset, evaluation: EvaluationSection
+) -> tuple[dict[str, Any], list[str]]:
     pairs = [pair for pair in text if pair["source"].strip() and pair["target"].strip()]
     scores = evaluate_translator(
-        Translator.from_pretrained(str(folder), device=str(device)),
+        translator,
         [pair["source"] for pair in pairs],
         [pair["target"] for pair in pairs],
         tokenize=evaluation.tokenize,
@@ -137,7 +144,21 @@ def _test_scores(folder: Path, text: Dataset, evaluation: EvaluationSection, dev
         f"perplexity {scores['perplexity'] or math.nan:.3f}",
         flush=True,
     )
-    return scores
+    return scores, translations
+
+
+def _scores_by_digits(translator: Translator, text: Dataset, translations: list[str]) -> dict[str, dict[str, Any]]:
+    """The exact match per number of digits: of the test split, and of the short numbers that no split holds out."""
+    short = range(SMALLEST_HELD_OUT)
+    sources = [*map(english_words, short), *text["source"]]
+    scores = exact_match_by(
+        [num_digits(source) for source in sources],
+        [*translator.translate(sources[: len(short)]), *translations],
+        [*map(german_words, short), *text["target"]],
+    )
+    exact_matches = " · ".join(f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores.items())
+    print(f"exact match per number of digits: {exact_matches} (trained on all below {SMALLEST_HELD_OUT})", flush=True)
+    return {str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()}
 
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
