@@ -35,7 +35,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             f"{len(references):,}."
         )
     results = evaluate_translator(
-        Translator.from_pretrained(_model(arguments), arguments.device),
+        Translator.from_pretrained(_model(arguments), arguments.device, dtype=arguments.dtype),
         sources,
         references,
         tokenize=arguments.tokenize,
@@ -83,7 +83,19 @@ def _translate(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         **_generate_arguments(arguments),
     )
-    names = ("device", "text", "input", "output", "input_format", "json", "resume", "workers", "stream", "engine")
+    names = (
+        "device",
+        "dtype",
+        "text",
+        "input",
+        "output",
+        "input_format",
+        "json",
+        "resume",
+        "workers",
+        "stream",
+        "engine",
+    )
     given = {name: getattr(arguments, name) for name in names}
     translate_file(
         TranslationJob(model=_model(arguments), options=options, ensemble=tuple(arguments.ensemble), **given)
@@ -101,6 +113,7 @@ def _score(arguments: argparse.Namespace) -> None:
             source=arguments.source,
             target=arguments.target,
             device=arguments.device,
+            dtype=arguments.dtype,
             ensemble=tuple(arguments.ensemble),
             json=arguments.json,
             options={**options, "return_alignments": arguments.json},
@@ -164,6 +177,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "auto"),
+        help="what to compute in; auto: bfloat16 where the processor or GPU has it in hardware and the first texts have "
+        "the same translations, else float32; the checkpoint's by default",
+    )
     parser.add_argument(
         "--tokens_per_batch", type=_positive, default=4096, help="source positions per batch, padding included (4096)"
     )

@@ -40,6 +40,7 @@ class TranslationJob:
         workers (int): Processes.
         stream (bool): Each translation is shown while it comes about.
         engine (str): "torch", or "ctranslate2" for a folder that was exported for it.
+        dtype (str): As `Translator.from_pretrained` takes it; for the engine "torch".
     """
 
     model: str
@@ -55,6 +56,7 @@ class TranslationJob:
     workers: int = 1
     stream: bool = False
     engine: str = "torch"
+    dtype: str | None = None
 
     def __post_init__(self):
         refused = {
@@ -107,7 +109,8 @@ def translate_file(job: TranslationJob) -> None:
     loader: Callable[..., Translator] = Translator.from_pretrained
     if job.engine == "ctranslate2":
         from .ctranslate2 import load_ctranslate2_translator as loader
-    load = functools.partial(loader, job.model, "cpu" if job.workers > 1 else job.device, ensemble=job.ensemble)
+    device = "cpu" if job.workers > 1 else job.device
+    load = functools.partial(loader, job.model, device, ensemble=job.ensemble, dtype=job.dtype)
     if job.stream:
         _stream(load(), job)
         return
@@ -117,13 +120,7 @@ def translate_file(job: TranslationJob) -> None:
     with _output(job) as (file, done):
         # Windows begin where they did before, so that the translations are the same to the last digit.
         begin = done - done % options.window
-        requests = islice(_requests(job), begin, None)
-        if job.workers > 1:
-            translations = translate_in_processes(
-                load, requests, options, num_workers=job.workers, first_line=begin + 1
-            )
-        else:
-            translations = load().translate_requests(requests, options, begin + 1)
+        translations = _translations(job, load, options, begin)
         with closing(translations):  # type: ignore[type-var]
             new = islice(translations, done - begin, None)
             if job.text is None:
@@ -132,6 +129,25 @@ def translate_file(job: TranslationJob) -> None:
             for translation in new:
                 file.write(_line_of(translation, job))
                 file.flush()
+
+
+def _translations(
+    job: TranslationJob, load: Callable[..., Translator], options: TranslationOptions, begin: int
+) -> Iterator[Any]:
+    """The translations from the request with the index `begin` on.
+
+    The first requests of all decide on a dtype that is open, so that it is one for all processes and for a run that is
+    continued.
+    """
+    requests = _requests(job)
+    if job.workers == 1 or job.dtype == "auto":
+        translator = load()
+        requests = translator.settled(requests, job.options)
+        if job.workers == 1:
+            return translator.translate_requests(islice(requests, begin, None), options, begin + 1)
+        load = functools.partial(load, dtype=translator.model.dtype)
+    requests = islice(requests, begin, None)
+    return translate_in_processes(load, requests, options, num_workers=job.workers, first_line=begin + 1)
 
 
 def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
@@ -293,7 +309,7 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     """Show greedy translations while they come about."""
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    for number, request in enumerate(_requests(job), 1):
+    for number, request in enumerate(translator.settled(_requests(job), replace(job.options, window=1)), 1):
         ((segments, separators),) = translator.layouts([request], number, job.options)
         _show(separators[0])
         for segment, separator in zip(segments, separators[1:], strict=True):
@@ -314,6 +330,7 @@ class ScoringJob:
         ensemble (tuple): More checkpoints.
         json (bool): JSON lines are written.
         options (dict): Arguments of `Translator.score`.
+        dtype (str): As `Translator.from_pretrained` takes it.
     """
 
     model: str
@@ -323,6 +340,7 @@ class ScoringJob:
     ensemble: tuple[str, ...]
     json: bool
     options: dict[str, Any]
+    dtype: str | None = None
 
 
 def score_files(job: ScoringJob) -> None:
@@ -343,7 +361,7 @@ def score_files(job: ScoringJob) -> None:
             f"{job.source} and {job.target} must have equally many lines, but have {num_lines[0]:,} and "
             f"{num_lines[1]:,}."
         )
-    translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble)
+    translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble, dtype=job.dtype)
     scored = translator.score(read_lines(job.source), read_lines(job.target), **job.options)
     for translation in _with_progress(scored, "scoring", num_lines[0]):
         if job.json:

@@ -5,7 +5,7 @@ The engine itself, which travels with checkpoints, is in `model.translator_vaswa
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..model.translator_vaswani import (
     checked_text,
 )
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
+from .precision import checked_dtype, has_bfloat16, settle
 from .pytorch import PyTorchBackend
 from .repetition import is_loop, ngram_size_without_loops
 from .scoring import (
@@ -52,6 +53,8 @@ class Translator(TranslationEngine):
     """
 
     backend_class = PyTorchBackend
+    # The first texts are to decide between float32 and bfloat16.
+    is_undecided = False
 
     @property
     def model(self) -> Any:
@@ -60,7 +63,13 @@ class Translator(TranslationEngine):
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str, device: str | None = None, *, ensemble: Sequence[str] = (), **hub_kwargs: Any
+        cls,
+        name_or_path: str,
+        device: str | None = None,
+        *,
+        ensemble: Sequence[str] = (),
+        dtype: str | torch.dtype | None = None,
+        **hub_kwargs: Any,
     ) -> "Translator":
         """The translator that a checkpoint holds.
 
@@ -68,6 +77,9 @@ class Translator(TranslationEngine):
             name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
             device (str, optional): The device; a GPU where there is one by default.
             ensemble (sequence): More checkpoints, of the same vocabulary.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 where the
+                device multiplies it in hardware and the first texts have the same translations, else float32. By
+                default that of the checkpoint.
             **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
                 `local_files_only` and `force_download`, as `snapshot_download` takes them.
 
@@ -75,10 +87,11 @@ class Translator(TranslationEngine):
             Translator: In eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint or no such device, if a vocabulary differs, or if a checkpoint is
+            ValueError: If there is no such checkpoint, device or dtype, if a vocabulary differs, or if a checkpoint is
                 damaged or of another architecture.
             HubError: If a repository cannot be downloaded, or what was downloaded is not what the Hub has.
         """
+        dtype = checked_dtype(dtype)
         place = _checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         names = [name_or_path, *ensemble]
         folders = []
@@ -90,8 +103,25 @@ class Translator(TranslationEngine):
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
-        models = [load_model(folder, name).to(place) for folder, name in zip(folders, names, strict=True)]
-        return cls(models[0], *tokenizers[0], ensemble=models[1:])
+        given = {} if dtype is None else {"dtype": torch.float32 if dtype == "auto" else dtype}
+        models = [load_model(folder, name, **given).to(place) for folder, name in zip(folders, names, strict=True)]
+        translator = cls(models[0], *tokenizers[0], ensemble=models[1:])
+        translator.is_undecided = dtype == "auto" and has_bfloat16(place)
+        return translator
+
+    def settled(self, requests: Iterable[Request], options: TranslationOptions) -> Iterator[Request]:
+        """The requests, of which the first have decided on the dtype if that is open.
+
+        Args:
+            requests (Iterable): The work, from its beginning; if it decides, a window of it is read.
+            options (TranslationOptions): How it is translated.
+        """
+        requests = iter(requests)
+        if not self.is_undecided:
+            return requests
+        first = list(islice(requests, options.window))
+        settle(self, first, options)
+        return chain(first, requests)
 
     def translate(
         self,
@@ -143,7 +173,7 @@ class Translator(TranslationEngine):
         numbers = (options.generate.get("num_return_sequences"), getattr(config, "num_return_sequences", None))
         gives_records = options.is_scored or (next(filter(None, numbers), None) or 1) > 1
         options = replace(options, return_scores=gives_records)
-        for translations in self.translations(requests, options, first_line):
+        for translations in self.translations(self.settled(requests, options), options, first_line):
             yield with_alternatives(translations) if gives_records else translations[0].text
 
     def score(
@@ -189,6 +219,7 @@ class Translator(TranslationEngine):
     def _score_pairs(self, pairs: Iterator[tuple[str, str]], options: TranslationOptions) -> Iterator[Translation]:
         done = 0
         while batch := list(islice(pairs, options.window)):
+            settle(self, [Request(source) for source, _ in batch], options)
             segments = self._segments([checked_text(source).strip() for source, _ in batch], options)
             targets = [checked_text(target, "A translation").strip() for _, target in batch]
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]

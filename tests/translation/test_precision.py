@@ -1,0 +1,219 @@
+import json
+import threading
+
+import pytest
+import torch
+
+from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.translation import Translator, precision
+
+TEXTS = ["eins nein", "", "der Hund", "ja? nein", "größer.", "die Straße", "nein eins ja?", "zwei,"]
+
+
+@pytest.fixture
+def sources(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def in_hardware(monkeypatch):
+    """A processor that multiplies bfloat16, to those who ask."""
+    monkeypatch.setattr("vaswani_hf.translation.translator.has_bfloat16", lambda device: True)
+
+
+@pytest.fixture
+def unstable(tiny_checkpoint) -> str:
+    """A model of random weights, whose near-ties bfloat16 breaks in other ways."""
+    return str(tiny_checkpoint("unstable"))
+
+
+@pytest.fixture
+def warnings(monkeypatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(precision.logger, "warning", said.append)
+    return said
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", torch.bfloat16])
+def test_a_translator_computes_in_the_dtype_that_is_asked_for(copier_checkpoint, dtype, monkeypatch):
+    used = []
+    start = TreeDecoder.start
+
+    def watched(self, input_ids):
+        logits = start(self, input_ids)
+        used.append((self.encoder_states.dtype, self.is_direct, logits.dtype))
+        return logits
+
+    monkeypatch.setattr(TreeDecoder, "start", watched)
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype, ensemble=[copier_checkpoint])
+    assert list(translator.translate(TEXTS)) == TEXTS
+    expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    # Scores add up in float32, over the fast steps.
+    assert used and set(used) == {(expected, True, torch.float32)}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_scores_are_those_of_the_search_and_of_float32(copier_checkpoint, copier, dtype):
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype)
+    texts = [text for text in TEXTS if text]
+    inputs = translator.source_tokenizer(texts, return_tensors="pt", padding=True)
+    found = translator.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, num_beams=4)
+    translated = list(translator.translate(texts, return_scores=True))
+    scored, expected = list(translator.score(texts, texts)), list(copier.score(texts, texts))
+    rows = zip(translated, scored, expected, found.sequences_scores.tolist(), strict=True)
+    for of_translation, of_score, in_float32, of_search in rows:
+        assert of_search == pytest.approx(of_score.score, abs=1e-2)
+        assert of_translation.score == pytest.approx(of_score.score, abs=1e-2)
+        assert of_score.score == pytest.approx(in_float32.score, abs=2e-2)
+
+
+def test_every_command_takes_a_dtype(copier_checkpoint, sources, vaswani):
+    columns = {}
+    for dtype in ("float32", "bfloat16"):
+        options = (copier_checkpoint, "--dtype", dtype)
+        code, out, _ = vaswani("translate", *options, "--input", sources, "--json")
+        assert code == 0
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [row["text"] for row in rows] == TEXTS
+        code, out, _ = vaswani("score", *options, "--source", sources, "--target", sources)
+        assert code == 0
+        evaluated = vaswani("evaluate", *options, "--source", sources, "--reference", sources, "--json")
+        assert evaluated[0] == 0
+        assert json.loads(evaluated[1])["exact_match"] == 100
+        columns[dtype] = rows[0]["score"], out, json.loads(evaluated[1])["loss"]
+    assert all(ours != theirs for ours, theirs in zip(*columns.values(), strict=True))
+
+
+def test_streaming_takes_a_dtype(copier_checkpoint, vaswani):
+    code, out, _ = vaswani("translate", copier_checkpoint, "--dtype", "bfloat16", "--stream", "--text", TEXTS[0])
+    assert (code, out) == (0, TEXTS[0] + "\n")
+
+
+def test_another_dtype_is_refused(copier_checkpoint, capsys, vaswani):
+    with pytest.raises(ValueError) as refusal:
+        Translator.from_pretrained(copier_checkpoint, dtype="float64")
+    assert str(refusal.value) == '`dtype` must be "float32", "bfloat16", "float16" or "auto", but is \'float64\'.'
+    with pytest.raises(SystemExit):
+        vaswani("translate", copier_checkpoint, "--dtype", "int8")
+    options = ("--engine", "ctranslate2", "--text", "eins")
+    code, _, sentence = vaswani("translate", "no folder", *options, "--dtype", "bfloat16")
+    assert code == 1
+    assert sentence == (
+        "`dtype` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its own."
+    )
+
+
+def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False}, raising=False)
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
+    assert list(translator.translate(TEXTS)) == TEXTS
+    assert translator.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16", "bf16"])
+def test_auto_is_bfloat16_where_the_first_texts_agree(copier_checkpoint, monkeypatch, warnings, name):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True}, raising=False)
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto", ensemble=[copier_checkpoint])
+    assert list(translator.translate(TEXTS)) == TEXTS
+    assert {model.dtype for model in (translator.model, *translator.backend.ensemble)} == {torch.bfloat16}
+    assert warnings == []
+
+
+def test_auto_is_float32_where_they_do_not_agree(unstable, in_hardware, warnings, caplog):
+    settings = {"num_beams": 4, "max_new_tokens": 30, "max_length_a": None, "max_length_b": None}
+    texts = [f"der Hund {'läuft ' * number}" for number in range(12)]
+    coarse, fine = (Translator.from_pretrained(unstable, "cpu", dtype=dtype) for dtype in ("bfloat16", "float32"))
+    expected = list(fine.translate(texts, **settings))
+    num_same = sum(map(str.__eq__, list(coarse.translate(texts[:8], **settings)), expected))
+    assert num_same < 8
+    translator = Translator.from_pretrained(unstable, "cpu", dtype="auto")
+    assert list(translator.translate(texts, **settings)) == expected
+    assert translator.model.dtype == torch.float32
+    assert warnings == [
+        f"`dtype` auto: bfloat16 translates {num_same} of the first 8 texts as float32 does; float32 is used."
+    ]
+
+
+def test_a_failure_in_bfloat16_alone_is_no_agreement(copier_checkpoint, in_hardware, warnings, monkeypatch):
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
+    search = translator.backend_class.search
+
+    def failing(self, *arguments, **settings):
+        if self.model.dtype == torch.bfloat16:
+            raise ValueError("The logits are no numbers.")
+        return search(self, *arguments, **settings)
+
+    monkeypatch.setattr(translator.backend_class, "search", failing)
+    assert list(translator.translate(TEXTS)) == TEXTS
+    assert warnings == ["`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."]
+
+
+def test_empty_texts_decide_for_float32_and_none_for_nothing(copier_checkpoint, in_hardware, warnings):
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
+    assert list(translator.translate([])) == []
+    assert translator.is_undecided
+    assert list(translator.translate(["", " "])) == ["", ""]
+    assert (translator.is_undecided, translator.model.dtype, len(warnings)) == (False, torch.float32, 1)
+
+
+def test_scoring_decides_too(copier_checkpoint, in_hardware):
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
+    in_bfloat16 = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="bfloat16")
+    assert list(translator.score(TEXTS, TEXTS)) == list(in_bfloat16.score(TEXTS, TEXTS))
+
+
+def test_sampling_is_compared_by_search_and_draws_as_without(copier_checkpoint, in_hardware):
+    settings = {"do_sample": True, "num_beams": 1, "temperature": 3.0, "num_return_sequences": 2, "seed": 3}
+    auto, named = (Translator.from_pretrained(copier_checkpoint, "cpu", dtype=d) for d in ("auto", "bfloat16"))
+    assert list(auto.translate(TEXTS, **settings)) == list(named.translate(TEXTS, **settings))
+
+
+def test_the_first_of_several_threads_decides(copier_checkpoint, in_hardware):
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
+    named = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="bfloat16")
+    results: list = []
+    threads = [
+        threading.Thread(target=lambda: results.append(list(translator.translate(TEXTS, return_scores=True))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [list(named.translate(TEXTS, return_scores=True))] * 4
+
+
+@pytest.mark.parametrize(("workers", "num_done"), [(1, 0), (1, 5), (2, 3)])
+def test_one_decision_is_made_for_a_file(
+    copier_checkpoint, sources, in_hardware, tmp_path, vaswani, workers, num_done
+):
+    options = ("translate", copier_checkpoint, "--input", sources, "--json")
+    # Several processes share a window.
+    assert vaswani(*options, "--dtype", "bfloat16", "--output", tmp_path / "named", "--window", 2)[0] == 0
+    lines = (tmp_path / "named").read_bytes().splitlines(keepends=True)
+    output = tmp_path / "auto"
+    output.write_bytes(b"".join(lines[:num_done]))
+    options = (*options, "--dtype", "auto", "--output", output, "--resume", "--window", 2 * workers)
+    assert vaswani(*options, "--workers", workers)[0] == 0
+    assert output.read_bytes() == b"".join(lines)
+
+
+def test_the_first_lines_of_a_file_decide_for_a_run_that_is_continued(
+    copier_checkpoint, sources, tmp_path, vaswani, in_hardware, monkeypatch
+):
+    decided_by = []
+    settle = precision.settle
+
+    def watched(translator, requests, options):
+        decided_by.append([request.text for request in requests])
+        settle(translator, requests, options)
+
+    monkeypatch.setattr("vaswani_hf.translation.translator.settle", watched)
+    output = tmp_path / "out.txt"
+    output.write_text("".join(text + "\n" for text in TEXTS[:5]), encoding="utf-8")
+    options = ("--dtype", "auto", "--input", sources, "--output", output, "--resume", "--window", 2)
+    assert vaswani("translate", copier_checkpoint, *options)[0] == 0
+    assert decided_by[0] == TEXTS[:2]
+    assert output.read_text(encoding="utf-8").splitlines() == TEXTS
