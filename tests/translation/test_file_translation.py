@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from vaswani_hf.cli import main
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
-from vaswani_hf.translation.workers import translate_in_processes
+from vaswani_hf.translation.workers import _that_travels, translate_in_processes
 
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. ", "die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]
 TRANSLATED = "".join(f"{line.strip()}\n" for line in LINES)
@@ -350,6 +351,35 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
         "smaller `--tokens_per_batch`."
     )
     assert not any(map(is_worker, workers))
+
+
+def test_without_a_text_no_process_starts(vaswani, copier_checkpoint, source, tmp_path, monkeypatch):
+    def start(*_):
+        raise AssertionError("A process was started.")
+
+    monkeypatch.setattr("vaswani_hf.translation.workers._start", start)
+    for stdin in (b"", codecs.BOM_UTF8):
+        assert vaswani("translate", copier_checkpoint, "--workers", "2", stdin=stdin)[:2] == (0, "")
+    output = tmp_path / "output"
+    output.write_text(TRANSLATED, encoding="utf-8")
+    argv = ("--workers", "2", "--window", "10", "--input", source, "--output", str(output), "--resume")
+    assert vaswani("translate", copier_checkpoint, *argv)[0] == 0
+    assert output.read_text(encoding="utf-8") == TRANSLATED
+    (tmp_path / "empty").touch()
+    argv = ("--workers", "2", "--input", str(tmp_path / "empty"), "--output", str(tmp_path / "nothing"))
+    assert vaswani("translate", copier_checkpoint, *argv)[0] == 0
+    assert (tmp_path / "nothing").read_bytes() == b""
+
+
+class _TwoPartError(Exception):
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"{name}: {reason}")
+
+
+def test_an_error_that_cannot_be_sent_keeps_its_words():
+    assert str(_that_travels(ValueError("no"))) == "no"
+    error = _that_travels(_TwoPartError("line", "bad"))
+    assert str(pickle.loads(pickle.dumps(error))) == "A worker process failed: _TwoPartError: line: bad"
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """Translating in several processes: each with a translator of its own, the translations in order."""
 
 import multiprocessing
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -40,9 +41,14 @@ def translate_in_processes(
     Yields:
         str or Translation: One for each request.
     """
+    windows = _windows(iter(requests), options.window, first_line)
+    # Without a text there is nothing to load a model for.
+    first = next(windows, None)
+    if first is None:
+        return
     workers = _start(load, num_workers)
     try:
-        yield from _in_order(workers, _windows(iter(requests), options.window, first_line), options)
+        yield from _in_order(workers, chain([first], windows), options)
     finally:
         for process in workers.values():
             process.terminate()
@@ -88,8 +94,17 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             translator = translator or load()
             answer = list(translator.translate_requests(requests, options, first_line))
         except Exception as error:
-            answer = error
+            answer = _that_travels(error)
         connection.send(answer)
+
+
+def _that_travels(error: Exception) -> Exception:
+    """The error, or one with its words where it cannot be made again from what it sends."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ChildProcessError(f"A worker process failed: {type(error).__name__}: {error}")
+    return error
 
 
 def _windows(requests: Iterator[Request], size: int, first_line: int) -> Iterator[tuple[list[Request], int]]:
@@ -122,7 +137,8 @@ def _in_order(
             yield from finished.pop(num_given)
             num_given += 1
             continue
-        ready: list[Any] = wait(list(busy))
+        # To wait for nobody, after the last window, would be to wait for ever.
+        ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
             idle.append(connection)
