@@ -92,12 +92,11 @@ def num_digits(words: str) -> int:
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Numbers of one split, drawn at random, each as a sentence pair.
 
-    Half of the draws choose the number of digits evenly from 1 to 6 and half choose from the whole range, so that short
-    numbers are not drowned by the nine in ten that have six digits. A number belongs to one split whatever the seed:
-    about 5 % each to "validation" and "test", the others, with all below 100, to "train". Those of "validation" and
-    "test" are all different; in "train" a number comes again when all of its length have come as often, as the few
-    short ones soon have. The pairs for a seed are the same on every machine, and a smaller `num_pairs` gives the first
-    of them.
+    A draw chooses the number of digits, evenly from 1 to 6, and then one of the numbers that have as many: nine in ten
+    of all have six, and would drown the others. A number belongs to one split whatever the seed: about 5 % each to
+    "validation" and "test", the others, with all below 100, to "train". Those of "validation" and "test" are all
+    different; in "train" a number comes again when all of its length have come as often, as the few short ones soon
+    have. The pairs for a seed are the same on every machine, and a smaller `num_pairs` gives the first of them.
 
     Args:
         num_pairs (int): The number of pairs.
@@ -185,7 +184,8 @@ def _drawn_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[in
     """Numbers of all splits; those of a length that are used up begin again, or come no more."""
     numbers_left = {length: _shuffled_numbers(length, generator) for length in _LENGTHS}
     while numbers_left:
-        length = _draw_length(generator)
+        # random() is the only method whose sequence Python promises to keep from version to version.
+        length = _LENGTHS[int(generator.random() * len(_LENGTHS))]
         if length not in numbers_left:
             continue
         number = next(numbers_left[length], None)
@@ -195,13 +195,6 @@ def _drawn_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[in
             numbers_left[length] = _shuffled_numbers(length, generator)
         else:
             del numbers_left[length]
-
-
-def _draw_length(generator: random.Random) -> int:
-    # random() is the only method whose sequence Python promises to keep from version to version.
-    if generator.random() < 0.5:
-        return _LENGTHS[int(generator.random() * len(_LENGTHS))]
-    return len(str(int(generator.random() * _END)))
 
 
 def _shuffled_numbers(length: int, generator: random.Random) -> Iterator[int]:
