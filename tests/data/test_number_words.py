@@ -2,9 +2,11 @@
 
 import re
 from collections import Counter
+from random import Random
 
 import pytest
 
+from vaswani_hf.data import number_words
 from vaswani_hf.data.number_words import english_words, german_words, num_digits, number_pairs
 
 SPLITS = ("train", "validation", "test")
@@ -137,29 +139,42 @@ def test_pairs_stay_the_same_on_every_machine():
     # number_pairs(4, 0, split) drew them first; results that were published with a seed depend on them.
     drawn = {split: [english_value(pair["source"]) for pair in number_pairs(4, 0, split)] for split in SPLITS}
     assert drawn == {
-        "train": [478514, 4644, 528936, 554217],
-        "validation": [88908, 211502, 683, 7794],
-        "test": [715582, 408070, 480711, 989762],
+        "train": [782002, 3039, 46000, 372000],
+        "validation": [6054, 701003, 86015, 41056],
+        "test": [1915, 49009, 74044, 4754],
     }
 
 
-def test_training_has_every_number_below_100_and_many_lengths():
-    numbers = {english_value(pair["source"]) for pair in number_pairs(2000, seed=0, split="train")}
+def test_training_has_every_number_below_100_and_many_shapes():
+    numbers = {english_value(pair["source"]) for pair in number_pairs(8000, seed=0, split="train")}
     assert set(range(100)) <= numbers
-    num_of_length = Counter(len(str(number)) for number in numbers)
-    assert all(num_of_length[length] >= 150 for length in (3, 4, 5, 6))
+    shapes = Counter((len(str(number // 1000)), len(str(number % 1000))) for number in numbers if number >= 1000)
+    # Of 100,000 and more one in a thousand is round.
+    assert sum(number % 1000 == 0 and number >= 100_000 for number in numbers) >= 250
+    assert all(shapes[thousands, 3] >= 350 for thousands in (1, 2, 3))
 
 
 def test_short_numbers_come_again_in_training_and_equally_often():
-    sources = Counter(pair["source"] for pair in number_pairs(12_000, seed=0, split="train"))
-    for numbers, times in ((range(10), 70), (range(10, 100), 9), (range(100, 1000), 1)):
+    sources = Counter(pair["source"] for pair in number_pairs(32_000, seed=0, split="train"))
+    for numbers, times in ((range(1), 1800), (range(1, 10), 200), (range(10, 100), 20), (range(100, 1000), 2)):
         # Numbers that are held out never come.
         counts = {sources[english_words(number)] for number in numbers} - {0}
-        # Each of a length once before any again.
+        # Each of a shape once before any again.
         assert max(counts) - min(counts) <= 1
         assert min(counts) >= times
-    num_of_length = Counter(num_digits(source) for source in sources.elements())
-    assert all(num_of_length[length] >= 800 for length in range(1, 7))
+
+
+@pytest.fixture
+def below_100_000(monkeypatch):
+    """A tenth of the numbers."""
+    shapes = [(thousands, rests) for thousands, rests in number_words._SHAPES if thousands.stop <= 100]
+    monkeypatch.setattr(number_words, "_SHAPES", shapes)
+
+
+@pytest.mark.usefixtures("below_100_000")
+def test_every_number_has_one_shape():
+    numbers = number_words._drawn_numbers(Random(0), is_endless=False)
+    assert sorted(numbers) == list(range(100_000))
 
 
 def test_held_out_numbers_are_those_that_no_training_ever_sees():
@@ -175,10 +190,9 @@ def test_digits_are_counted_in_words():
         assert num_digits(english_words(number)) == len(str(number))
 
 
-def test_more_pairs_than_the_split_has_are_refused(monkeypatch):
-    # All numbers are drawn to count them; a tenth of them is enough.
-    monkeypatch.setattr("vaswani_hf.data.number_words._END", 100_000)
-    monkeypatch.setattr("vaswani_hf.data.number_words._LENGTHS", range(1, 6))
+@pytest.mark.usefixtures("below_100_000")
+def test_more_pairs_than_the_split_has_are_refused():
+    # All numbers are drawn to count them.
     with pytest.raises(ValueError) as caught:
         number_pairs(1_000_000, seed=0, split="validation")
     size = int(re.search(r"at most (\d+)", str(caught.value))[1])

@@ -11,7 +11,9 @@ import random
 from collections.abc import Iterator
 
 _END = 1_000_000
-_LENGTHS = range(1, 7)
+# The thousands of a number and the rest: nothing, or a number of one, two or three digits.
+_PARTS = (range(1), range(1, 10), range(10, 100), range(100, 1000))
+_SHAPES = tuple(itertools.product(_PARTS, _PARTS))
 _SPLITS = ("train", "validation", "test")
 # Smaller numbers are all in the training split: every word occurs in them, "hundred" and "thousand" apart.
 SMALLEST_HELD_OUT = 100
@@ -92,12 +94,12 @@ def num_digits(words: str) -> int:
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Numbers of one split, drawn at random, each as a sentence pair.
 
-    Half of the draws choose the number of digits evenly from 1 to 6 and half choose from the whole range, so that short
-    numbers are not drowned by the nine in ten that have six digits. A number belongs to one split whatever the seed:
-    about 5 % each to "validation" and "test", the others, with all below 100, to "train". Those of "validation" and
-    "test" are all different; in "train" a number comes again when all of its length have come as often, as the few
-    short ones soon have. The pairs for a seed are the same on every machine, and a smaller `num_pairs` gives the first
-    of them.
+    A draw chooses evenly how many digits, from none to 3, the thousands have and how many the rest, and then one of
+    the numbers of this shape: nine in ten of all have six digits, and would drown the short and the round ones. A number
+    belongs to one split whatever the seed: about 5 % each to "validation" and "test", the others, with all below 100, to
+    "train". Those of "validation" and "test" are all different; in "train" a number comes again when all of its shape
+    have come as often, as the few short ones soon have. The pairs for a seed are the same on every machine, and a
+    smaller `num_pairs` gives the first of them.
 
     Args:
         num_pairs (int): The number of pairs.
@@ -182,37 +184,34 @@ def _split_of(number: int) -> str:
 
 
 def _drawn_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Numbers of all splits; those of a length that are used up begin again, or come no more."""
-    numbers_left = {length: _shuffled_numbers(length, generator) for length in _LENGTHS}
-    while numbers_left:
-        length = _draw_length(generator)
-        if length not in numbers_left:
-            continue
-        number = next(numbers_left[length], None)
-        if number is not None:
-            yield number
-        elif is_endless:
-            numbers_left[length] = _shuffled_numbers(length, generator)
+    """Numbers of all splits; those of a shape that are used up begin again, or come no more."""
+    shapes = [_rounds(shape, generator, is_endless) for shape in _SHAPES]
+    while shapes:
+        # random() is the only method whose sequence Python promises to keep from version to version.
+        shape = shapes[int(generator.random() * len(shapes))]
+        number = next(shape, None)
+        if number is None:
+            shapes.remove(shape)
         else:
-            del numbers_left[length]
+            yield number
 
 
-def _draw_length(generator: random.Random) -> int:
-    # random() is the only method whose sequence Python promises to keep from version to version.
-    if generator.random() < 0.5:
-        return _LENGTHS[int(generator.random() * len(_LENGTHS))]
-    return len(str(int(generator.random() * _END)))
+def _rounds(shape: tuple[range, range], generator: random.Random, is_endless: bool) -> Iterator[int]:
+    while True:
+        yield from _shuffled_numbers(*shape, generator)
+        if not is_endless:
+            return
 
 
-def _shuffled_numbers(length: int, generator: random.Random) -> Iterator[int]:
-    """Every number with `length` digits once, in random order.
+def _shuffled_numbers(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
+    """Every number of a shape once, in random order.
 
-    This is the Fisher-Yates shuffle that remembers only what it has moved, so that the first numbers of 900,000 cost
+    This is the Fisher-Yates shuffle that remembers only what it has moved, so that the first numbers of 810,000 cost
     no more than the first of ten.
     """
-    first = 0 if length == 1 else 10 ** (length - 1)
     moved: dict[int, int] = {}
-    for last in range(10**length - 1, first - 1, -1):
-        pick = first + int(generator.random() * (last - first + 1))
-        yield moved.get(pick, pick)
+    for last in range(len(thousands) * len(rests) - 1, -1, -1):
+        pick = int(generator.random() * (last + 1))
+        thousand, rest = divmod(moved.get(pick, pick), len(rests))
         moved[pick] = moved.pop(last, last)
+        yield 1000 * thousands[thousand] + rests[rest]

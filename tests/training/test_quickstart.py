@@ -1,0 +1,58 @@
+"""The end of `make quickstart`: README's examples and all numbers below 10,000, and the end where they are wrong."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.data.number_words import english_words
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def quickstart():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "scripts" / "quickstart.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_translates_whatever_the_readme_translates(quickstart):
+    parts = "|".join(
+        {word for number in range(1000) for word in re.split("[ -]", english_words(number))} | {"thousand"}
+    )
+    code = re.findall(r"^    .*", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    quoted = {text for line in code for text in re.split(r"[\"']|\\n", line)}
+    found = {text for text in quoted if re.fullmatch(f"(?:{parts})(?:[ -](?:{parts}))*", text)}
+    assert {"three hundred and twelve", "eighty thousand and seven", "seven", "ninety"} <= found
+    assert found <= {english_words(number) for number in quickstart.EXAMPLES}
+
+
+def test_a_wrong_example_ends_it_with_a_sentence(quickstart, finished, capsys):
+    with pytest.raises(SystemExit) as ended:
+        quickstart.main(str(finished))
+    translation = capsys.readouterr().out.splitlines()[-1].removeprefix("three hundred and twelve -> ")
+    # The code of an exit with a sentence is 1.
+    assert ended.value.code == (
+        f"'three hundred and twelve' must become 'dreihundertzwölf', but '{finished}' makes '{translation}' of it; "
+        f"remove '{finished}' and run `make quickstart` again."
+    )
+
+
+def test_too_many_wrong_numbers_end_it_with_a_sentence(quickstart, finished, capsys, monkeypatch):
+    monkeypatch.setattr(quickstart, "EXAMPLES", ())
+    monkeypatch.setattr(quickstart, "END", 12)
+    with pytest.raises(SystemExit) as ended:
+        quickstart.main(str(finished))
+    assert ended.value.code == (
+        f"Of the numbers below 12 at least 99.5 % must be translated right, but '{finished}' does 0.00 %; "
+        f"remove '{finished}' and run `make quickstart` again."
+    )
+    rows = re.findall(r"numbers of (\d) digits, (\d+) (.*): exact match 0.00 %", capsys.readouterr().out)
+    assert sum(int(sentences) for _, sentences, _ in rows) == 12
+    # Of the 300 pairs of the run about 25 have one digit.
+    assert rows[0][0] == "1"
+    assert {kind for *_, kind in rows} <= {"trained on", "not trained on"}
