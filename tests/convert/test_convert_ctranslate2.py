@@ -188,6 +188,31 @@ def test_every_end_ends(searching, joint, tmp_path):
     assert 0 < cut < len(source)
 
 
+def test_the_start_is_that_of_generate(searching, checkpoint, joint, tmp_path):
+    model = copy.deepcopy(searching[0])
+    model.generation_config.decoder_start_token_id = joint[0].convert_tokens_to_ids("v")
+    folder = checkpoint(d_model=32)
+    model.save_pretrained(folder)
+    export(folder, tmp_path / "out", "ctranslate2")
+    source, backend = ids_of(joint[0], SOURCES), CTranslate2Backend(tmp_path / "out")
+    expected = [model.generate(torch.tensor([ids]))[0, 1:].tolist() for ids in source]
+    assert [found[0].token_ids for found in search(backend, source)] == expected
+    assert [found[0].token_ids for found in search(searching[1], source)] != expected
+
+
+def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
+    model, word = copy.deepcopy(searching[0]), ids_of(joint[0], ["vier"])[0][:-1]
+    source = ids_of(joint[0], SOURCES)
+    # The end stays possible, as in `generate`.
+    model.generation_config.bad_words_ids = [[1], [2], word]
+    to_ctranslate2(model, joint, tmp_path / "out")
+    backend = CTranslate2Backend(tmp_path / "out")
+    assert not caplog.records
+    found = [hypotheses[0].token_ids for hypotheses in search(backend, source, num_beams=1)]
+    assert found == [model.generate(torch.tensor([ids]), num_beams=1)[0, 1:].tolist() for ids in source]
+    assert found != [hypotheses[0].token_ids for hypotheses in search(searching[1], source, num_beams=1)]
+
+
 # transformers counts the padding before a prefix in `max_length`. Otherwise see what CTranslate2 makes of an end that
 # follows the prefix at once.
 AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}

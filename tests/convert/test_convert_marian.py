@@ -220,6 +220,46 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     torch.testing.assert_close(marian(**batch).logits[is_real], original(**batch).logits[is_real], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tie_word_embeddings": False},
+        {"tie_word_embeddings": False, "pad_token_id": 0},
+        # Marian's own layout: the decoder starts with `<pad>`, and no word may be it.
+        {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
+        {"decoder_start_token_id": 1, "two_vocabularies": True},
+        {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
+    ],
+    ids=str,
+)
+def test_every_layout_is_written_and_translates_alike(checkpoint, tmp_path, fields):
+    bad_words = fields.get("bad_words_ids")
+    folder = checkpoint(**{name: value for name, value in fields.items() if name != "bad_words_ids"})
+    ours = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    ours.generation_config.bad_words_ids = bad_words
+    ours.save_pretrained(folder)
+    export(folder, tmp_path / "out", "marian")
+    theirs = MarianMTModel.from_pretrained(tmp_path / "out")
+    assert theirs.generation_config.bad_words_ids == bad_words
+    batch, is_real = batch_of(ours.config)
+    with torch.no_grad():
+        probabilities = [model(**batch).logits[is_real].softmax(-1) for model in (ours, theirs)]
+    torch.testing.assert_close(*probabilities, rtol=0, atol=1e-5)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for settings in ({"num_beams": 1}, {"num_beams": 3, "early_stopping": "never"}):
+        translations = [model.generate(**inputs, **settings, max_new_tokens=12) for model in (ours, theirs)]
+        assert torch.equal(*translations)
+
+
+def test_a_mistake_in_a_class_that_is_not_excluded_is_seen(checkpoint, tmp_path, monkeypatch):
+    def exclude_another(state, config):
+        state["final_logits_bias"][0, 5] = -1e3
+
+    monkeypatch.setattr("vaswani_hf.convert.marian._exclude_padding", exclude_another)
+    with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
+        export(checkpoint(decoder_start_token_id=1), tmp_path / "x", "marian")
+
+
 def test_two_vocabularies_and_none(checkpoint, tmp_path):
     two = checkpoint(two_vocabularies=True)
     export(two, tmp_path / "two", "marian")

@@ -71,7 +71,7 @@ class VaswaniLoader(BartLoader):
         _refuse_what_ctranslate2_cannot(model.config)
         tokenizers = _with_target(tokenizer)
         spec = self.get_model_spec(model)
-        _set_vocabularies(spec, model.config, tokenizers)
+        _set_vocabularies(spec, model, tokenizers)
         _set_positions(spec, model, num_positions(model, tokenizers))
         spec.config.add_attribute("layer_norm_epsilon", model.config.layer_norm_eps)
         return spec
@@ -168,6 +168,7 @@ def export_ctranslate2(
     """
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
+    batch["decoder_input_ids"][:, 0] = _start_token_id(model)
     source_ids, target_ids = (
         [
             row[mask.bool()].tolist()
@@ -204,7 +205,14 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
     return tokenizer, tokenizer
 
 
-def _set_vocabularies(spec: TransformerSpec, config: Any, tokenizers: Tokenizers) -> None:
+def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
+    """The token that the search starts from, which `generate` takes from the generation config."""
+    starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
+    return next((token_id for token_id in starts if token_id is not None), 0)
+
+
+def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
+    config: Any = model.config
     source, target = (
         # A model may have more classes than its tokenizer, or fewer.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
@@ -212,7 +220,7 @@ def _set_vocabularies(spec: TransformerSpec, config: Any, tokenizers: Tokenizers
     )
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    spec.config.decoder_start_token = target[decoder_start_token_id(config) or 0]
+    spec.config.decoder_start_token = target[_start_token_id(model)]
     spec.config.eos_token = target[eos_token_ids(config)[0]]
     spec.config.bos_token, spec.config.unk_token = tokenizers[1].bos_token, tokenizers[1].unk_token
 

@@ -8,7 +8,7 @@ that they have in `generate`. CTranslate2 differs in these points:
 - It divides scores by a power of the length only. It is asked for all finished translations, and they are ranked here,
   with the length penalty and the coverage of our search.
 - It has one limit of the length for a batch: the largest. Sentences that exceed their own are searched again with that.
-- It leaves the probability of what `no_repeat_ngram_size` forbids to the other tokens.
+- It leaves the probability of what `no_repeat_ngram_size` and `bad_words_ids` forbid to the other tokens.
 - It finds a translation that ends with its target prefix only where nothing is more probable than this end.
 - It reports the attention of the last decoder layer, which alone aligns words.
 
@@ -90,6 +90,9 @@ class CTranslate2Backend:
         self._source_tokens, self._target_tokens = _vocabularies(folder)
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._ends = eos_token_ids(self.generation_config)
+        # The end is never forbidden by itself, as in `generate`.
+        bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
+        self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         self._num_positions = config["max_position_embeddings"]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -142,7 +145,8 @@ class CTranslate2Backend:
         limits = [self._limit(config, len(segment.token_ids), len(segment.prefix)) for segment in segments]
         with_attention = with_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
         end_tokens = [self._target_tokens[i] for i in self._ends]
-        results = self._results(source, prefix, limits, _options(config, end_tokens, with_attention))
+        options = _options(config, end_tokens, with_attention) | {"suppress_sequences": self._target(self._bad_words)}
+        results = self._results(source, prefix, limits, options)
         firsts = self._first_attention(source) if with_attention else [None] * len(source)
         return [
             self._ranked(result, first, len(start), config)
@@ -196,7 +200,7 @@ class CTranslate2Backend:
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in self.generation_config.to_diff_dict().items():
             is_harmless = (
-                name in DECODING_SETTINGS
+                name in (*DECODING_SETTINGS, "bad_words_ids")
                 or name.startswith(("_", "output_"))
                 or name.endswith(("_token_id", "_version"))
             )
