@@ -3,7 +3,12 @@
 Importing it registers the model with the Auto classes, and the task "translation" with `pipeline`.
 """
 
+import logging
 from importlib import import_module
+
+# transformers imports torchao where it is installed, and that says every time which of its CUDA parts it cannot load.
+logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
+logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 

@@ -35,7 +35,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             f"{len(references):,}."
         )
     results = evaluate_translator(
-        Translator.from_pretrained(_model(arguments), arguments.device, dtype=arguments.dtype),
+        Translator.from_pretrained(_model(arguments), arguments.device, **_precision(arguments)),
         sources,
         references,
         tokenize=arguments.tokenize,
@@ -83,20 +83,8 @@ def _translate(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         **_generate_arguments(arguments),
     )
-    names = (
-        "device",
-        "dtype",
-        "text",
-        "input",
-        "output",
-        "input_format",
-        "json",
-        "resume",
-        "workers",
-        "stream",
-        "engine",
-    )
-    given = {name: getattr(arguments, name) for name in names}
+    names = ("device", "text", "input", "output", "input_format", "json", "resume", "workers", "stream", "engine")
+    given = {name: getattr(arguments, name) for name in names} | _precision(arguments)
     translate_file(
         TranslationJob(model=_model(arguments), options=options, ensemble=tuple(arguments.ensemble), **given)
     )
@@ -113,10 +101,10 @@ def _score(arguments: argparse.Namespace) -> None:
             source=arguments.source,
             target=arguments.target,
             device=arguments.device,
-            dtype=arguments.dtype,
             ensemble=tuple(arguments.ensemble),
             json=arguments.json,
             options={**options, "return_alignments": arguments.json},
+            **_precision(arguments),
         )
     )
 
@@ -137,6 +125,10 @@ def _push(arguments: argparse.Namespace) -> None:
 def _model(arguments: argparse.Namespace) -> str:
     """The model with its revision, as user/name@revision, which is how one of an ensemble names its own."""
     return arguments.model if arguments.revision is None else f"{arguments.model}@{arguments.revision}"
+
+
+def _precision(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"dtype": arguments.dtype, "quantization": arguments.quantization}
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -182,6 +174,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "bfloat16", "float16", "auto"),
         help="what to compute in; auto: bfloat16 where the processor or GPU has it in hardware and the first texts have "
         "the same translations, else float32; the checkpoint's by default",
+    )
+    parser.add_argument(
+        "--quantization", choices=("int8",), help="multiply by weights in int8, on the CPU; needs vaswani_hf[int8]"
     )
     parser.add_argument(
         "--tokens_per_batch", type=_positive, default=4096, help="source positions per batch, padding included (4096)"

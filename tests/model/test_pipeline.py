@@ -327,8 +327,9 @@ translator("a cat")
 translator(["a cat", "the dog"], batch_size=2, num_beams=2, max_new_tokens=20)
 """
     result = run_python(code)
-    # transformers itself uses torch.jit, which is not ours to mend.
-    lines = [line for line in result.stderr.splitlines() if "torch.jit" not in line]
+    # transformers itself uses torch.jit and imports torchao before we are there, which is not ours to mend.
+    foreign = ("torch.jit", "torchao", "register_constant")
+    lines = [line for line in result.stderr.splitlines() if not any(name in line for name in foreign)]
     assert (result.returncode, lines, result.stdout) == (0, [], "")
 
 

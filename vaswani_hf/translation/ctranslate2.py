@@ -297,7 +297,7 @@ class CTranslate2Backend:
 
 
 def load_ctranslate2_translator(
-    name_or_path: str | Path, device: str | None = None, *, ensemble: Sequence[str] = (), dtype: Any = None
+    name_or_path: str | Path, device: str | None = None, *, ensemble: Sequence[str] = (), **precision: Any
 ) -> Translator:
     """The translator of a folder, asked for as `Translator.from_pretrained` is.
 
@@ -305,15 +305,17 @@ def load_ctranslate2_translator(
         name_or_path (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
         device (str, optional): The device; a GPU where CTranslate2 finds one by default.
         ensemble (sequence): Must be empty: CTranslate2 has no ensembles.
-        dtype (Any): Must be None: the folder has its own.
+        **precision: `dtype` and `quantization` must be None: the folder has its own.
 
     Raises:
-        ValueError: If an ensemble or a dtype is asked for.
+        ValueError: If an ensemble, a dtype or a quantization is asked for.
     """
-    if dtype is not None:
-        raise ValueError(
-            "`dtype` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its own."
-        )
+    for name, value in precision.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its "
+                "own."
+            )
     if ensemble:
         raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
     backend = CTranslate2Backend(name_or_path, device or "auto")

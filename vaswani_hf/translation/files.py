@@ -41,6 +41,7 @@ class TranslationJob:
         stream (bool): Each translation is shown while it comes about.
         engine (str): "torch", or "ctranslate2" for a folder that was exported for it.
         dtype (str): As `Translator.from_pretrained` takes it; for the engine "torch".
+        quantization (str): As `Translator.from_pretrained` takes it; for the engine "torch".
     """
 
     model: str
@@ -57,6 +58,7 @@ class TranslationJob:
     stream: bool = False
     engine: str = "torch"
     dtype: str | None = None
+    quantization: str | None = None
 
     def __post_init__(self):
         refused = {
@@ -110,7 +112,8 @@ def translate_file(job: TranslationJob) -> None:
     if job.engine == "ctranslate2":
         from .ctranslate2 import load_ctranslate2_translator as loader
     device = "cpu" if job.workers > 1 else job.device
-    load = functools.partial(loader, job.model, device, ensemble=job.ensemble, dtype=job.dtype)
+    precision = {"dtype": job.dtype, "quantization": job.quantization}
+    load = functools.partial(loader, job.model, device, ensemble=job.ensemble, **precision)
     if job.stream:
         _stream(load(), job)
         return
@@ -331,6 +334,7 @@ class ScoringJob:
         json (bool): JSON lines are written.
         options (dict): Arguments of `Translator.score`.
         dtype (str): As `Translator.from_pretrained` takes it.
+        quantization (str): As `Translator.from_pretrained` takes it.
     """
 
     model: str
@@ -341,6 +345,7 @@ class ScoringJob:
     json: bool
     options: dict[str, Any]
     dtype: str | None = None
+    quantization: str | None = None
 
 
 def score_files(job: ScoringJob) -> None:
@@ -361,7 +366,8 @@ def score_files(job: ScoringJob) -> None:
             f"{job.source} and {job.target} must have equally many lines, but have {num_lines[0]:,} and "
             f"{num_lines[1]:,}."
         )
-    translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble, dtype=job.dtype)
+    precision = {"dtype": job.dtype, "quantization": job.quantization}
+    translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble, **precision)
     scored = translator.score(read_lines(job.source), read_lines(job.target), **job.options)
     for translation in _with_progress(scored, "scoring", num_lines[0]):
         if job.json:

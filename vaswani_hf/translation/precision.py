@@ -49,9 +49,18 @@ def has_bfloat16(device: torch.device) -> bool:
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Older versions of PyTorch do not say.
+    return device.type == "cpu" and any(capability(name) for name in _CPU_CAPABILITIES)
+
+
+def capability(name: str) -> Any:
+    """What the processor can, by PyTorch's name for it; None where PyTorch does not know.
+
+    Args:
+        name (str): Such as "avx512_vnni".
+    """
+    # Older versions do not say.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
-    return device.type == "cpu" and any(capabilities.get(name) for name in _CPU_CAPABILITIES)
+    return capabilities.get(name)
 
 
 def settle(translator: Any, requests: Sequence[Request], options: TranslationOptions) -> None:

@@ -25,6 +25,7 @@ from ..model.translator_vaswani import (
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .precision import checked_dtype, has_bfloat16, settle
 from .pytorch import PyTorchBackend
+from .quantization import check_quantization, quantize
 from .repetition import is_loop, ngram_size_without_loops
 from .scoring import (
     Translation,
@@ -69,17 +70,19 @@ class Translator(TranslationEngine):
         *,
         ensemble: Sequence[str] = (),
         dtype: str | torch.dtype | None = None,
+        quantization: str | None = None,
         **hub_kwargs: Any,
     ) -> "Translator":
         """The translator that a checkpoint holds.
 
         Args:
             name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
-            device (str, optional): The device; a GPU where there is one by default.
+            device (str, optional): The device; by default a GPU where there is one, but the CPU for int8.
             ensemble (sequence): More checkpoints, of the same vocabulary.
             dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 where the
                 device multiplies it in hardware and the first texts have the same translations, else float32. By
                 default that of the checkpoint.
+            quantization (str, optional): "int8" for weights in int8, on the CPU; it needs torchao.
             **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
                 `local_files_only` and `force_download`, as `snapshot_download` takes them.
 
@@ -87,12 +90,14 @@ class Translator(TranslationEngine):
             Translator: In eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device or dtype, if a vocabulary differs, or if a checkpoint is
+            ValueError: If there is no such checkpoint, device, dtype or quantization, if a vocabulary differs, or if a checkpoint is
                 damaged or of another architecture.
             HubError: If a repository cannot be downloaded, or what was downloaded is not what the Hub has.
         """
         dtype = checked_dtype(dtype)
-        place = _checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        check_quantization(quantization, dtype, device)
+        is_on_gpu = torch.cuda.is_available() and quantization is None
+        place = _checked_device(device or ("cuda" if is_on_gpu else "cpu"))
         names = [name_or_path, *ensemble]
         folders = []
         for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
@@ -103,8 +108,11 @@ class Translator(TranslationEngine):
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
-        given = {} if dtype is None else {"dtype": torch.float32 if dtype == "auto" else dtype}
+        given = {"dtype": torch.float32 if dtype == "auto" or quantization else dtype}
+        given = {} if given["dtype"] is None else given
         models = [load_model(folder, name, **given).to(place) for folder, name in zip(folders, names, strict=True)]
+        if quantization is not None:
+            models = [quantize(model) for model in models]
         translator = cls(models[0], *tokenizers[0], ensemble=models[1:])
         translator.is_undecided = dtype == "auto" and has_bfloat16(place)
         return translator

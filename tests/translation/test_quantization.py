@@ -1,0 +1,199 @@
+import copy
+import json
+import re
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.translation import Translator, quantization
+from vaswani_hf.translation.quantization import Int8Weight, quantize
+
+pytest.importorskip("torchao")
+
+TEXTS = ["eins nein", "", "der Hund", "ja? nein", "größer.", "die Straße", "nein eins ja?", "zwei,"]
+KERNELS = [quantization._with_fbgemm, quantization._with_onednn, None]
+
+
+def named(kernel) -> str:
+    return "torchao" if kernel is None else kernel.__name__
+
+
+@pytest.fixture(params=KERNELS, ids=named)
+def kernel(request, monkeypatch):
+    monkeypatch.setattr(quantization, "_kernel", lambda: request.param)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def in_int8(copier_checkpoint) -> Translator:
+    return Translator.from_pretrained(copier_checkpoint, quantization="int8", ensemble=[copier_checkpoint])
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_multiplies_nearly_as_in_float32(kernel, bias):
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 40, bias=bias)
+    # Rows of very different size, and one of zeros.
+    states = torch.randn(5, 3, 96) * torch.tensor([1e-3, 1.0, 1e3]).view(1, 3, 1)
+    states[2, 1] = 0
+    with torch.inference_mode():
+        expected = layer(states)
+        quantize(nn.Sequential(layer))
+        found = layer(states)
+    assert type(layer) is nn.Linear and found.shape == expected.shape and found.dtype == torch.float32
+    for number in range(3):
+        assert relative_error(found[:, number], expected[:, number]) < 0.03
+    if not bias:
+        assert found[2, 1].abs().max() == 0
+
+
+def test_the_largest_sums_do_not_overflow(kernel):
+    layer = nn.Linear(512, 8, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    quantize(nn.Sequential(layer))
+    for states in (torch.ones(2, 512), -torch.ones(2, 512)):
+        torch.testing.assert_close(layer(states), states.sum(dim=1, keepdim=True).expand(2, 8), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:2], ids=named)
+def test_a_row_does_not_depend_on_the_others(kernel, monkeypatch):
+    monkeypatch.setattr(quantization, "_kernel", lambda: kernel)
+    torch.manual_seed(0)
+    layer, states = nn.Linear(64, 32), torch.randn(9, 64)
+    quantize(nn.Sequential(layer))
+    states[4] *= 100
+    whole = layer(states)
+    for row in range(9):
+        assert torch.equal(layer(states[row : row + 1])[0], whole[row])
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"architecture": "x86_64", "avx2": True}, quantization._with_fbgemm),
+        ({"architecture": "x86_64", "amx_int8": True}, quantization._with_onednn),
+        ({"architecture": "aarch64"}, None),
+    ],
+)
+def test_the_kernel_is_that_of_the_processor(monkeypatch, capabilities, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert quantization._kernel() is expected
+
+
+def test_a_quantized_model_translates_on_the_fast_way(in_int8, monkeypatch):
+    steps = []
+    step = TreeDecoder.step
+
+    def watched(self, sequences, parents):
+        steps.append((self.is_direct, len(self.steps), self.encoder_states.dtype))
+        return step(self, sequences, parents)
+
+    monkeypatch.setattr(TreeDecoder, "step", watched)
+    assert list(in_int8.translate(TEXTS)) == TEXTS
+    assert steps and set(steps) == {(True, 1, torch.float32)}
+    for model in (in_int8.model, *in_int8.backend.ensemble):
+        layers = [module for module in model.modules() if type(module) is nn.Linear]
+        assert len(layers) == 4 + 2 + 8 + 2 + 1 and all(isinstance(layer.weight, Int8Weight) for layer in layers)
+        # The embedding that the output projection was tied to is looked up as before.
+        assert type(model.model.shared.weight) is nn.Parameter
+        assert model.model.decoder.embed_tokens.weight is model.model.shared.weight
+
+
+def test_scores_are_those_of_the_search_and_nearly_of_float32(in_int8, copier):
+    texts = [text for text in TEXTS if text]
+    inputs = in_int8.source_tokenizer(texts, return_tensors="pt", padding=True)
+    found = in_int8.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, num_beams=4)
+    alone = Translator(in_int8.model, in_int8.source_tokenizer, in_int8.target_tokenizer)
+    rows = zip(alone.score(texts, texts), copier.score(texts, texts), found.sequences_scores.tolist(), strict=True)
+    for scored, expected, of_search in rows:
+        assert of_search == pytest.approx(scored.score, abs=1e-2)
+        assert scored.score == pytest.approx(expected.score, abs=5e-2)
+        assert scored.score != expected.score
+
+
+def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
+    sources = tmp_path / "in.txt"
+    sources.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
+    options = (copier_checkpoint, "--quantization", "int8")
+    code, out, _ = vaswani("translate", *options, "--input", sources, "--json", "--workers", 2)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, [row["text"] for row in rows]) == (0, TEXTS)
+    assert rows[0]["score"] != pytest.approx(next(copier.translate(TEXTS, return_scores=True)).score, abs=1e-6)
+    assert [row["alignment"] for row in rows][2] == "0-0 1-1"
+    assert vaswani("score", *options, "--source", sources, "--target", sources)[0] == 0
+    code, out, _ = vaswani("evaluate", *options, "--source", sources, "--reference", sources, "--json")
+    assert (code, json.loads(out)["exact_match"]) == (0, 100)
+    assert vaswani("translate", *options, "--stream", "--text", TEXTS[0])[:2] == (0, TEXTS[0] + "\n")
+
+
+def test_phrases_and_prefixes_are_searched_for(in_int8):
+    translated = list(
+        in_int8.translate(["eins nein", "der Hund"], target_prefixes=["ja?", None], must_contain=[None, ["Straße"]])
+    )
+    assert translated[0].startswith("ja?") and "Straße" in translated[1]
+
+
+def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_path):
+    model = in_int8.model
+    message = "A weight in int8 can only multiply, but .* is asked of it; load the model without `quantization`"
+    labels = torch.tensor([[5, 6, 2]])
+    model.train()
+    try:
+        for use in (
+            lambda: model.save_pretrained(tmp_path / "saved"),
+            lambda: model.lm_head.to(torch.bfloat16),
+            lambda: copy.deepcopy(model),
+            lambda: model.state_dict(),
+            lambda: model(input_ids=labels, labels=labels).loss.backward(),
+        ):
+            with pytest.raises(ValueError, match=message):
+                use()
+    finally:
+        model.eval()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"quantization": "int4"}, "`quantization` must be \"int8\", but is 'int4'."),
+        (
+            {"quantization": "int8", "dtype": "auto"},
+            "`quantization` int8 computes all else in float32, but `dtype` is auto; leave it out.",
+        ),
+        (
+            {"quantization": "int8", "device": "cuda:1"},
+            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 there.",
+        ),
+    ],
+)
+def test_what_int8_is_not_for_is_refused(options, sentence):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        Translator.from_pretrained("not loaded yet", **options)
+
+
+def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    code, _, sentence = vaswani("translate", "not loaded yet", "--quantization", "int8", "--text", "eins")
+    assert code == 1
+    assert sentence == (
+        "`quantization` int8 needs torchao; `pip install vaswani_hf[int8]` brings a version that has it."
+    )
+
+
+def test_ctranslate2_has_its_own(vaswani):
+    options = ("--engine", "ctranslate2", "--quantization", "int8", "--text", "eins")
+    code, _, sentence = vaswani("translate", "not loaded yet", *options)
+    assert code == 1
+    assert sentence == (
+        "`quantization` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its "
+        "own."
+    )

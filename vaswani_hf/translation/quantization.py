@@ -1,0 +1,156 @@
+"""Weights in int8 for our own search: torchao quantizes them, PyTorch's packed kernels of the processor multiply by them.
+
+torchao's own product is not taken where there is such a kernel: it is a dozen operations for every layer, and on a processor
+without int8 instructions slower than float32 by far (figures are in scripts/benchmark_generation.md).
+
+Letters of shapes: R rows of states, I inputs and O outputs of a layer.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from .precision import capability
+
+# What may be asked of a weight that is no more than its products: methods of these names, and attributes of other ones.
+_HARMLESS = {"dim", "size", "numel", "is_floating_point", "is_complex", "element_size", "__hash__", "__repr__"}
+_VIEWS = {"T", "mT", "H", "mH", "data", "real"}
+_ONLY_MULTIPLIES = (
+    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
+    "train it."
+)
+# Rows between -1 and 1 are quantized to 1 … 255: (scale, zero point).
+_ROW_SCALE = (1 / 127, 128)
+
+
+class Int8Weight(nn.Parameter):
+    """The weight [O, I] of a linear layer that only multiplies, by `product` of states and bias.
+
+    It can be neither saved nor moved nor trained; the layer stays what it is, so that shortcuts for it are taken.
+    """
+
+    product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+    def __deepcopy__(self, memo):
+        raise ValueError(_ONLY_MULTIPLIES.format("a copy"))
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is nn.functional.linear:
+            return _linear(*args, **kwargs)
+        is_attribute = func.__name__ == "__get__"
+        name = func.__self__.__name__ if is_attribute else func.__name__
+        if name in _VIEWS if is_attribute else name not in _HARMLESS:
+            raise ValueError(_ONLY_MULTIPLIES.format(f"`{name}`"))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return weight.product(input, bias)
+
+
+def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
+    """Refuse what int8 is not there for.
+
+    Args:
+        quantization (str, optional): "int8", or None.
+        dtype (Any): The dtype that is asked for, or None.
+        device (str, optional): The device that is asked for, or None.
+
+    Raises:
+        ValueError: If it is another one, if it comes with a dtype or a device of its own, or if torchao is missing.
+    """
+    if quantization is None:
+        return
+    if quantization != "int8":
+        raise ValueError(f'`quantization` must be "int8", but is {quantization!r}.')
+    if dtype not in (None, torch.float32):
+        raise ValueError(f"`quantization` int8 computes all else in float32, but `dtype` is {dtype}; leave it out.")
+    if device is not None and torch.device(device).type != "cpu":
+        raise ValueError(f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 there.")
+    try:
+        from torchao.quantization import Int8Tensor  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            "`quantization` int8 needs torchao; `pip install vaswani_hf[int8]` brings a version that has it."
+        ) from None
+
+
+def quantize(model: Any) -> Any:
+    """The model with the weights of its linear layers in int8; embeddings stay in float32, one tied to the output too.
+
+    Args:
+        model (PreTrainedModel): In float32, on the CPU; it is changed.
+    """
+    kernel = _kernel()
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.weight = _in_int8(module.weight.detach(), kernel)
+    return model
+
+
+def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
+    """What makes a product of quantized rows on this processor; None where only torchao's own is there."""
+    if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
+        return None
+    # Of the two only oneDNN knows AMX. On AVX2 it took 1.4 times as long as FBGEMM for a batch and 2.1 times for a
+    # sentence, but it takes plain tensors, while PyTorch is giving up the quantized ones that FBGEMM packs.
+    has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
+    return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
+
+
+def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, PerRow, quantize_
+
+    if kernel is None:
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
+        return layer.weight
+    # Without VNNI two products are added up in 16 bits, which weights of 7 bits do not overflow.
+    quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
+    own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
+    own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
+    return own
+
+
+def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """states [..., I] times the weight of `multiply`, plus the bias [O]: [..., O].
+
+    Every row is divided by its largest value and quantized with that, so that no row depends on the others of its batch.
+    """
+    rows = states.reshape(-1, states.shape[-1])
+    largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
+    output = multiply(rows / largest)
+    output = output.mul_(largest) if bias is None else torch.addcmul(bias, output, largest)
+    return output.view(*states.shape[:-1], -1)
+
+
+def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The product of rows [R, I] between -1 and 1, by FBGEMM, with an int8 weight [O, I] times its scales [O]."""
+    zeros = torch.zeros(len(scales), dtype=torch.int64)
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")
+            quantized = torch.quantize_per_channel(weight * scales[:, None], scales, zeros, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(quantized, None)
+    finally:
+        torch.backends.quantized.engine = before
+    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    return lambda rows: multiply(rows, *_ROW_SCALE, packed)
+
+
+def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same product by oneDNN."""
+    packed, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros(len(scales), dtype=torch.int32)
+    given: Any = (*_ROW_SCALE, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    scale, zero = _ROW_SCALE
+    # The conversion cuts off what is behind the point.
+    return lambda rows: torch.ops.onednn.qlinear_pointwise((rows / scale).add_(zero + 0.5).to(torch.uint8), *given)
