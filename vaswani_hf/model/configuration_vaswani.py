@@ -31,11 +31,7 @@ AUTO_MAP = {
     "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
 }
 CUSTOM_PIPELINES = {
-    "translation": {
-        "impl": "pipeline_vaswani.TranslationPipeline",
-        "pt": ["AutoModelForSeq2SeqLM"],
-        "type": "text",
-    }
+    "translation": {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
 _MAPS = ("auto_map", "custom_pipelines")
 
