@@ -28,6 +28,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             raise ValueError(f"`--{name}` must be an existing file, but is {getattr(arguments, name)}.")
     if arguments.output and not Path(arguments.output).absolute().parent.is_dir():
         raise ValueError(f"`--output` must be in an existing folder, but is {arguments.output}.")
+    settings = _generate_arguments(arguments)
     sources, references = list(read_lines(arguments.source)), list(read_lines(arguments.reference))
     if len(sources) != len(references):
         raise ValueError(
@@ -42,7 +43,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         lowercase=arguments.lowercase,
         tokens_per_batch=arguments.tokens_per_batch,
         repetition_guard=arguments.repetition_guard,
-        **_generate_arguments(arguments),
+        **settings,
     )
     translations = results.pop("translations")
     if arguments.output:
@@ -94,6 +95,7 @@ def _score(arguments: argparse.Namespace) -> None:
     from .checkpoint.decoding import SCORE_SETTINGS
     from .translation.files import ScoringJob, score_files
 
+    _generate_arguments(arguments)
     options = {name: getattr(arguments, name) for name in (*SCORE_SETTINGS, "tokens_per_batch")}
     score_files(
         ScoringJob(
@@ -133,9 +135,12 @@ def _precision(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     from .checkpoint.decoding import DECODING_SETTINGS
+    from .model.generation_vaswani import validate_search_fields
 
-    given = {name: getattr(arguments, name, None) for name in DECODING_SETTINGS}
-    return {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name in DECODING_SETTINGS if (value := getattr(arguments, name, None)) is not None}
+    # Impossible ones are refused before a model is loaded, whose own settings may ask for sampling.
+    validate_search_fields(argparse.Namespace(**given | {"do_sample": True}))  # type: ignore[arg-type]
+    return given
 
 
 class _Parser(argparse.ArgumentParser):

@@ -303,6 +303,11 @@ def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
     ("arguments", "message"),
     [
         ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
+        ({"num_beams": True}, "`num_beams` must be a positive integer, but is True."),
+        ({"num_return_sequences": 0}, "`num_return_sequences` must be a positive integer, but is 0."),
+        ({"do_sample": True, "top_p": 2}, "`top_p` must be a number above 0 and at most 1, but is 2."),
+        ({"do_sample": True, "top_k": -1}, "`top_k` must be an integer of 0 or more, but is -1."),
+        ({"do_sample": True, "temperature": 0}, "`temperature` must be a number above 0, but is 0."),
         ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
         ({"ensemble": "model"}, "`ensemble` must be a list of models, but is str of something else."),
         (

@@ -1,6 +1,7 @@
 """`--engine ctranslate2`: the same options and the same output as the search of this package."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +10,13 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.translation.translator import Translator
+from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
 
 
 from vaswani_hf.convert.export import export
-from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
+from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
 LINES = ["one two three", "", "five four", "three three two one", "two\u2028five", "four"]
 
@@ -88,6 +89,25 @@ def test_the_command_line_gives_the_same_lines(folders, tmp_path, capfdbinary):
         assert main(["translate", folder, "--engine", engine, "--input", str(source), "--json"]) == 0
         outputs.append([json.loads(line)["text"] for line in capfdbinary.readouterr().out.split(b"\n")[:-1]])
     assert outputs[0] == outputs[1] and len(outputs[0]) == len(LINES)
+
+
+def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(folders):
+    settings = {"do_sample": True, "num_beams": 1, "top_k": 20, "temperature": 2.0}
+    options = TranslationOptions.of(window=10, seed=5, tokens_per_batch=40, **settings)
+    requests = [Request(f"{one} {other}") for one in LINES[2:] for other in LINES[2:]]
+
+    def drawn(num_threads: int, first: int, options: TranslationOptions) -> list[str]:
+        backend = CTranslate2Backend(folders[1], "cpu", num_threads)
+        translator = Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
+        return list(translator.translate_requests(requests[first:], options, first + 1))
+
+    whole = drawn(1, 0, options)
+    assert drawn(3, 0, options) == whole
+    assert drawn(2, 10, options) == whole[10:]
+    assert drawn(1, 0, replace(options, seed=6)) != whole
+    # The largest seed asks CTranslate2 for one by chance.
+    largest = replace(options, seed=2**32 - 1 - 1)
+    assert drawn(1, 0, largest) == drawn(1, 0, largest)
 
 
 @pytest.mark.parametrize(

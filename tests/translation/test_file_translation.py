@@ -164,6 +164,17 @@ def test_streams_show_words_as_they_come(vaswani, copier_checkpoint, monkeypatch
     assert len([part for part in shown if part.strip()]) == 5
 
 
+def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(vaswani, copier_checkpoint):
+    stdin = "die Straße nein\n\nja? Öl der eins\nzwei, nein ja?\n".encode() * 3
+    argv = ("translate", copier_checkpoint, "--do_sample", "--num_beams", "1", "--temperature", "3")
+    drawn = [vaswani(*argv, "--seed", str(seed), "--stream", stdin=stdin)[1] for seed in (5, 5, 6)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert vaswani(*argv, "--seed", "5", "--window", "1", stdin=stdin)[1] == drawn[0]
+    # Each process translates whole windows of the size that one process has.
+    argv += ("--seed", "5", "--window", "4")
+    assert vaswani(*argv, "--workers", "2", stdin=stdin)[1] == vaswani(*argv, stdin=stdin)[1]
+
+
 def test_a_run_that_broke_off_is_continued(vaswani, copier_checkpoint, source, tmp_path):
     output = tmp_path / "output"
     argv = ("translate", copier_checkpoint, "--input", source, "--output", str(output), "--window", "4", "--json")
@@ -244,6 +255,14 @@ def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path
             ["--stream", "--num_beams", "2"],
             "`--stream` shows greedy search; it must come without more beams or translations of a text.",
         ),
+        (["--seed", "-1"], "`seed` must be an integer from 0 to 4294967295, but is -1."),
+        (["--seed", str(2**64)], f"`seed` must be an integer from 0 to 4294967295, but is {2**64}."),
+        (["--top_p", "2"], "`top_p` must be a number above 0 and at most 1, but is 2.0."),
+        (["--top_p", "nan"], "`top_p` must be a number above 0 and at most 1, but is nan."),
+        (["--temperature", "0"], "`temperature` must be a number above 0, but is 0.0."),
+        (["--temperature", "inf"], "`temperature` must be a number above 0, but is inf."),
+        (["--length_penalty", "nan"], "`length_penalty` must be a finite number, but is nan."),
+        (["--coverage_penalty", "-1"], "`coverage_penalty` must be a number of 0 or more, but is -1.0."),
         (["--length_penalty_type", "google"], '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
         (
             ["--ensemble", "./nowhere"],
@@ -289,6 +308,14 @@ def test_a_json_line_that_is_none_is_named_with_its_number(vaswani, copier_check
     code, _, errors = vaswani("translate", copier_checkpoint, "--input_format", "json", stdin=stdin)
     assert code == 1
     assert errors.strip().split("\n")[-1] == f"vaswani: Line 2 of standard input {message}"
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
+def test_impossible_settings_are_refused_before_the_model_is_loaded(vaswani, source, command):
+    files = {"translate": [], "evaluate": ["--source", source, "--reference", source]}
+    files["score"] = ["--source", source, "--target", source]
+    code, _, errors = vaswani(command, "nowhere/at-all", *files[command], "--length_penalty", "inf")
+    assert (code, errors) == (1, "vaswani: `length_penalty` must be a finite number, but is inf.\n")
 
 
 def test_an_unknown_device_is_named(capsys, copier_checkpoint):

@@ -84,13 +84,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_int(value: Any, least: int = 0) -> bool:
+def is_int(value: Any, least: int = 0) -> bool:
+    """True for an integer, other than True and False, that is not below the least one."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_ids(value: Any) -> bool:
     ids = value if isinstance(value, (list, tuple)) else [value]
-    return value is None or (len(ids) > 0 and all(map(_is_int, ids)))
+    return value is None or (len(ids) > 0 and all(map(is_int, ids)))
 
 
 def _is_activation(value: Any) -> bool:
@@ -113,10 +114,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         (
             "vocab_size d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
             "encoder_ffn_dim decoder_ffn_dim max_position_embeddings",
-            lambda value: _is_int(value, 1),
+            lambda value: is_int(value, 1),
             "a positive integer",
         ),
-        ("decoder_vocab_size d_k d_v", lambda value: value is None or _is_int(value, 1), "a positive integer or None"),
+        ("decoder_vocab_size d_k d_v", lambda value: value is None or is_int(value, 1), "a positive integer or None"),
         (
             "dropout attention_dropout activation_dropout label_smoothing",
             lambda value: _is_number(value) and 0 <= value < 1,
@@ -133,7 +134,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "True or False",
         ),
         ("is_encoder_decoder", lambda value: value is True, "True: the model is an encoder and a decoder"),
-        ("bos_token_id pad_token_id decoder_start_token_id", lambda v: v is None or _is_int(v), f"{_TOKENS} or None"),
+        ("bos_token_id pad_token_id decoder_start_token_id", lambda v: v is None or is_int(v), f"{_TOKENS} or None"),
         ("eos_token_id", _is_ids, f"{_TOKENS}, a list of them or None"),
     )
     for field in fields_of_rule.split()

@@ -43,7 +43,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch
-from .configuration_vaswani import decoder_start_token_id, package_part
+from .configuration_vaswani import decoder_start_token_id, is_int, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -57,8 +57,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys() - {
 }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+def _is_number(value: Any, least: float = 0) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
 
 
 # Fields of ours, with the test and the words that follow "must be"; None is always possible.
@@ -68,22 +68,26 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_length_b": (lambda value: _is_number(value) and value == int(value), "an integer of 0 or more (new tokens)"),
     "coverage_penalty": (_is_number, "a number of 0 or more"),
 }
+# Fields of transformers, which looks at them less closely or too late; the last three count where there is sampling only.
+_OTHER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("num_beams", "num_return_sequences"), (lambda value: is_int(value, 1), "a positive integer")),
+    "length_penalty": (lambda value: _is_number(value, -1e300), "a finite number"),
+    "temperature": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "top_k": (lambda value: isinstance(value, int) and _is_number(value), "an integer of 0 or more"),
+    "top_p": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
+}
 
 
 def validate_search_fields(config: GenerationConfig) -> None:
-    """Check the fields that this package adds to a generation config; fields that it lacks are not set.
+    """Check the fields that this package adds to a generation config, and others; fields that it lacks are not set.
 
     Raises:
         ValueError: If one has an impossible value.
     """
-    penalty, num_beams = getattr(config, "length_penalty", None), getattr(config, "num_beams", None)
-    if num_beams is not None and (not isinstance(num_beams, int) or num_beams < 1):
-        raise ValueError(f"`num_beams` must be a positive integer, but is {num_beams!r}.")
-    if penalty is not None and not (isinstance(penalty, (int, float)) and -float("inf") < penalty < float("inf")):
-        raise ValueError(f"`length_penalty` must be a finite number, but is {penalty!r}.")
-    for name, (is_possible, words) in _FIELDS.items():
+    ignored = () if getattr(config, "do_sample", None) else ("temperature", "top_k", "top_p")
+    for name, (is_possible, words) in (_FIELDS | _OTHER_FIELDS).items():
         value = getattr(config, name, None)
-        if value is not None and not is_possible(value):
+        if value is not None and name not in ignored and not is_possible(value):
             raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
 
 
@@ -191,8 +195,7 @@ class VaswaniGeneration(GenerationMixin):
             # transformers has filled in its own defaults, which it would take for somebody's wish.
             if all(getattr(settings, name, None) is None for settings in given):
                 setattr(config, name, None)
-        for name, value in fields.items():
-            setattr(config, name, value)
+        vars(config).update(fields)
         validate_search_fields(config)
         return config, model_kwargs
 
@@ -426,9 +429,8 @@ def _selected(
     if "attention_mask" in inputs:
         selected["attention_mask"] = inputs["attention_mask"][kept]
     if "decoder_attention_mask" in inputs:
-        mask = inputs["decoder_attention_mask"]
-        mask = mask[:: len(mask) // len(prompt)][kept]
-        selected["decoder_attention_mask"] = mask.repeat_interleave(config.num_beams, dim=0)
+        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
+        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
     return selected
 
 

@@ -61,13 +61,16 @@ class TranslationOptions:
         """The options of a call; those that have no field go to `generate`.
 
         Raises:
-            ValueError: If a size is not positive.
+            ValueError: If a size is not positive, or the seed too large.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         for name in ("window", "tokens_per_batch", "batch_size"):
             if own.get(name) is not None and own[name] < 1:
                 raise ValueError(f"`{name}` must be a positive integer, but is {own[name]}.")
+        seed = own.get("seed")
+        if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
+            raise ValueError(f"`seed` must be an integer from 0 to {2**32 - 1}, but is {seed!r}.")
         return cls(**own, generate=options)
 
     @property
@@ -345,9 +348,8 @@ class TranslationEngine:
 
     def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        config = self.backend.generation_config
-        limits = (setting_of(name, options.generate, config) for name in ("max_new_tokens", "max_length"))
-        limit = next(filter(None, limits), None)
+        settings, config = options.generate, self.backend.generation_config
+        limit = setting_of("max_new_tokens", settings, config) or setting_of("max_length", settings, config)
         # transformers 4 warns at this share too.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(

@@ -83,7 +83,8 @@ class CTranslate2Backend:
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
-        self._place = (str(folder), device, num_threads or torch.get_num_threads())
+        self._folder, self._device = str(folder), device
+        self._seed: int | None = None
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self._warn_of_unknown_settings()
@@ -97,28 +98,33 @@ class CTranslate2Backend:
         self._num_positions = config["max_position_embeddings"]
         has_limit = self.source_tokenizer.model_max_length < 10**6
         self.max_positions = self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
-        self._load()
+        self._translator, self._drawing = self._loaded(num_threads or torch.get_num_threads()), None
 
-    def _load(self) -> None:
+    def _loaded(self, num_threads: int) -> Any:
         import ctranslate2
 
-        folder, device, num_threads = self._place
-        kind, _, index = device.partition(":")
-        self._translator = ctranslate2.Translator(
-            folder, kind, device_index=int(index or 0), intra_threads=num_threads
-        )
+        kind, _, index = self._device.partition(":")
+        return ctranslate2.Translator(self._folder, kind, device_index=int(index or 0), intra_threads=num_threads)
 
     def seed(self, seed: int) -> None:
-        """Makes sampling draw what it always draws after this seed.
+        """Makes sampling draw what it always draws after this seed, on one thread.
 
         Args:
             seed (int): The seed.
         """
-        import ctranslate2
+        self._seed = seed
 
-        ctranslate2.set_random_seed(seed)
-        # The seed is that of models that are loaded afterwards.
-        self._load()
+    def _drawing_translator(self) -> Any:
+        """The translator for sampling; behind a seed a new one with one thread."""
+        if self._seed is not None:
+            import ctranslate2
+
+            # The largest one asks for a seed by chance.
+            ctranslate2.set_random_seed(self._seed % (2**32 - 1))
+            # Each thread has a generator, which it seeds when it draws first. Of several threads all would draw the same, and
+            # which of them draws for a sentence depends on how many they are.
+            self._drawing, self._seed = self._loaded(1), None
+        return self._drawing or self._translator
 
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
         """The hypotheses of a batch.
@@ -252,10 +258,11 @@ class CTranslate2Backend:
         self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
+        translator = self._drawing_translator() if "sampling_topk" in options else self._translator
         results, rows_of = [None] * len(source), {max(limits, default=1): list(range(len(source)))}
         while rows_of:
             limit, rows = rows_of.popitem()
-            found = self._translator.translate_batch(
+            found = translator.translate_batch(
                 [source[i] for i in rows],
                 [prefix[i] for i in rows] if prefix else None,
                 max_decoding_length=limit,

@@ -118,7 +118,8 @@ def translate_file(job: TranslationJob) -> None:
         _stream(load(), job)
         return
     options = job.options
-    if job.workers > 1:
+    if job.workers > 1 and options.seed is None:
+        # With a seed windows begin where they would for one process, so that they are drawn from the same numbers.
         options = replace(options, window=-(-options.window // job.workers))
     with _output(job) as (file, done):
         # Windows begin where they did before, so that the translations are the same to the last digit.
@@ -313,6 +314,9 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     for number, request in enumerate(translator.settled(_requests(job), replace(job.options, window=1)), 1):
+        if job.options.seed is not None:
+            # As a window of one line.
+            translator.backend.seed(job.options.seed + number)
         ((segments, separators),) = translator.layouts([request], number, job.options)
         _show(separators[0])
         for segment, separator in zip(segments, separators[1:], strict=True):
