@@ -88,13 +88,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_int(value: Any, least: int = 0) -> bool:
+def is_int(value: Any, least: int = 0) -> bool:
+    """True for an integer, and no bool, of `least` or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_ids(value: Any) -> bool:
     ids = value if isinstance(value, (list, tuple)) else [value]
-    return value is None or (len(ids) > 0 and all(map(_is_int, ids)))
+    return value is None or (len(ids) > 0 and all(map(is_int, ids)))
 
 
 def _is_activation(value: Any) -> bool:
@@ -109,45 +110,29 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
-_POSITIVE_INT = (lambda value: _is_int(value, 1), "a positive integer")
-_POSITIVE_INT_OR_NONE = (lambda value: value is None or _is_int(value, 1), "a positive integer or None")
+_POSITIVE_INT = (lambda value: is_int(value, 1), "a positive integer")
+_POSITIVE_INT_OR_NONE = (lambda value: value is None or is_int(value, 1), "a positive integer or None")
 _RATE = (lambda value: _is_number(value) and 0 <= value < 1, "a number from 0 up to, but not including, 1")
 _BOOL = (lambda value: isinstance(value, bool), "True or False")
-_TOKEN_ID = (lambda value: value is None or _is_int(value), "a token id (an integer of 0 or more) or None")
+_TOKEN_ID = (lambda value: value is None or is_int(value), "a token id (an integer of 0 or more) or None")
 
-# One row per field: the test, and the words that follow "must be".
+# For each field the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "vocab_size": _POSITIVE_INT,
-    "decoder_vocab_size": _POSITIVE_INT_OR_NONE,
-    "d_model": _POSITIVE_INT,
-    "d_k": _POSITIVE_INT_OR_NONE,
-    "d_v": _POSITIVE_INT_OR_NONE,
-    "encoder_layers": _POSITIVE_INT,
-    "decoder_layers": _POSITIVE_INT,
-    "encoder_attention_heads": _POSITIVE_INT,
-    "decoder_attention_heads": _POSITIVE_INT,
-    "encoder_ffn_dim": _POSITIVE_INT,
-    "decoder_ffn_dim": _POSITIVE_INT,
-    "max_position_embeddings": _POSITIVE_INT,
-    "dropout": _RATE,
-    "attention_dropout": _RATE,
-    "activation_dropout": _RATE,
-    "label_smoothing": _RATE,
+    **dict.fromkeys("vocab_size d_model max_position_embeddings encoder_layers decoder_layers".split(), _POSITIVE_INT),
+    **dict.fromkeys("encoder_attention_heads decoder_attention_heads".split(), _POSITIVE_INT),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), _POSITIVE_INT),
+    **dict.fromkeys(("decoder_vocab_size", "d_k", "d_v"), _POSITIVE_INT_OR_NONE),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), _RATE),
     "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
     "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
     "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
     "layer_norm_eps": (lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
-    "attention_bias": _BOOL,
-    "scale_embedding": _BOOL,
-    "share_encoder_decoder_embeddings": _BOOL,
-    "tie_word_embeddings": _BOOL,
-    "use_cache": _BOOL,
+    **dict.fromkeys("attention_bias scale_embedding share_encoder_decoder_embeddings".split(), _BOOL),
+    **dict.fromkeys(("tie_word_embeddings", "use_cache"), _BOOL),
     "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
-    "bos_token_id": _TOKEN_ID,
-    "pad_token_id": _TOKEN_ID,
+    **dict.fromkeys(("bos_token_id", "pad_token_id", "decoder_start_token_id"), _TOKEN_ID),
     "eos_token_id": (_is_ids, "a token id (an integer of 0 or more), a list of them or None"),
-    "decoder_start_token_id": _TOKEN_ID,
 }
 
 

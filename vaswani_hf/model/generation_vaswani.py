@@ -43,7 +43,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch
-from .configuration_vaswani import decoder_start_token_id, package_part
+from .configuration_vaswani import decoder_start_token_id, is_int, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -70,15 +70,17 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def validate_search_fields(config: GenerationConfig) -> None:
-    """Check the fields that this package adds to a generation config; fields that it lacks are not set.
+def validate_search_fields(config: Any) -> None:
+    """Check the fields of a generation config on which the search rests; fields that it lacks are not set.
 
     Raises:
         ValueError: If one has an impossible value.
     """
-    penalty, num_beams = getattr(config, "length_penalty", None), getattr(config, "num_beams", None)
-    if num_beams is not None and (not isinstance(num_beams, int) or num_beams < 1):
-        raise ValueError(f"`num_beams` must be a positive integer, but is {num_beams!r}.")
+    for name in ("num_beams", "num_return_sequences"):
+        value = getattr(config, name, None)
+        if value is not None and not is_int(value, 1):
+            raise ValueError(f"`{name}` must be a positive integer, but is {value!r}.")
+    penalty = getattr(config, "length_penalty", None)
     if penalty is not None and not (isinstance(penalty, (int, float)) and -float("inf") < penalty < float("inf")):
         raise ValueError(f"`length_penalty` must be a finite number, but is {penalty!r}.")
     for name, (is_possible, words) in _FIELDS.items():
@@ -186,6 +188,9 @@ class VaswaniGeneration(GenerationMixin):
         """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
         given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
+        for settings in given:
+            # Before transformers computes with them.
+            validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # transformers has filled in its own defaults, which it would take for somebody's wish.

@@ -13,6 +13,7 @@ import torch
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
+from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     Hypothesis,
     Request,
@@ -91,6 +92,8 @@ class Translator(TranslationEngine):
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
         models = [load_model(folder, name).to(place) for folder, name in zip(folders, names, strict=True)]
+        for model, of_model, name in zip(models, tokenizers, names, strict=True):
+            check_tokenizers(model, *of_model, str(name))
         return cls(models[0], *tokenizers[0], ensemble=models[1:])
 
     def translate(
