@@ -5,12 +5,14 @@ Importing it registers the model with the Auto classes, and the task "translatio
 
 import logging
 from importlib import import_module
+from typing import Any
 
 # transformers imports torchao where it is installed, and that says every time which of its CUDA parts it cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
+from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model.configuration_vaswani import PACKAGE_PARTS, VaswaniConfig
 from .model.modeling_vaswani import (
@@ -20,8 +22,40 @@ from .model.modeling_vaswani import (
     VaswaniModel,
     VaswaniPreTrainedModel,
 )
-from .model.pipeline_vaswani import TranslationPipeline, register_translation_pipeline
+from .model.pipeline_vaswani import DIRECTION, TASK, TranslationPipeline
 from .version import __version__
+
+
+class _NoDefault(dict):
+    """The default model of the task: a sentence that there is none."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise ValueError(
+            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the Hub or a model."
+        )
+
+
+def register_translation_pipeline() -> None:
+    """Makes `pipeline("translation")` and `pipeline("translation_XX_to_YY")` work where transformers lacks the task.
+
+    Does nothing where transformers has it, or after the first call.
+    """
+    if TASK in PIPELINE_REGISTRY.supported_tasks:
+        return
+    # pipeline() refuses tasks of this list before it asks the registry; older versions have no such list.
+    getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
+    kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
+    PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
+    # Pipeline.save_pretrained would otherwise write `custom_pipelines` into the config of any model that translates,
+    # T5 for example, and pipeline() would then demand `trust_remote_code` for that checkpoint.
+    del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
+    check_task = PIPELINE_REGISTRY.check_task
+
+    def check_task_with_direction(task: str) -> tuple[str, dict, Any]:
+        return check_task(TASK if DIRECTION.fullmatch(task) else task)
+
+    PIPELINE_REGISTRY.check_task = check_task_with_direction  # type: ignore[method-assign]
+
 
 AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)

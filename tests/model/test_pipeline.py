@@ -1,5 +1,6 @@
 """pipeline("translation") gives what generate() and decode() give, for our models and for T5, Marian and mBART."""
 
+import enum
 import logging
 import re
 import subprocess
@@ -26,15 +27,14 @@ from transformers import (
     pipelines,
 )
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
-from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines import PIPELINE_REGISTRY, text_generation
 from transformers.pipelines.pt_utils import KeyDataset
 
 import vaswani_hf.model.pipeline_vaswani
-from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM, register_translation_pipeline
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.configuration_vaswani import PACKAGE_PARTS
-from vaswani_hf.model.pipeline_vaswani import register_translation_pipeline
 from vaswani_hf.translation import Translator
 
 # Their lengths differ, so that a batch of them is padded.
@@ -299,6 +299,92 @@ def test_the_name_of_the_task_may_tell_the_direction(checkpoint, translator):
 def test_other_tasks_stay_unknown(translator, task):
     with pytest.raises(KeyError, match=f"(Unknown task|The task) {task}"):
         pipeline(task, model=translator.model)
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
+def test_a_pipeline_without_a_model_says_that_there_is_no_default(task):
+    message = "`model` must be given for the task 'translation', which has no default: "
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        pipeline(task)
+
+
+class ReturnType(enum.Enum):
+    """As transformers 4 had it."""
+
+    TENSORS = 0
+    TEXT = 1
+
+
+def test_the_return_type_of_transformers_4(translator, checkpoint):
+    for kind in (ReturnType.TENSORS, "tensors"):
+        assert translator(TEXTS[1], return_type=kind)[0].keys() == {"translation_token_ids"}
+    # It counts more than `return_tensors`, and the call more than the pipeline.
+    for kind in (ReturnType.TEXT, "text", text_generation.ReturnType.FULL_TEXT):
+        assert translator(TEXTS[1], return_type=kind, return_tensors=True) == RECORDS[1:2]
+    by_default = pipeline("translation", model=checkpoint, return_type="tensors")
+    assert by_default(TEXTS[1])[0].keys() == {"translation_token_ids"}
+    assert by_default(TEXTS[1], return_type=ReturnType.TEXT) == RECORDS[1:2]
+    with pytest.raises(ValueError, match='^`return_type` must be "tensors" or "text", but is \'numpy\'.$'):
+        translator(TEXTS[1], return_type="numpy")
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_the_stop_sequence_of_transformers_4(translator, tokenizer, num_beams, recwarn):
+    ids = translator(TEXTS[1], return_tensors=True)[0]["translation_token_ids"].tolist()
+    tokens = {token_id: tokenizer.decode([token_id]) for token_id in ids[2:-1]}
+    own = {token_id: tokenizer(text, add_special_tokens=False).input_ids for token_id, text in tokens.items()}
+    stop = next(token_id for token_id in tokens if own[token_id] == [token_id])
+    text = tokens[stop]
+    (found,) = translator(TEXTS[1], stop_sequence=text, return_tensors=True, num_beams=num_beams)
+    assert found["translation_token_ids"].tolist() == ids[: ids.index(stop) + 1]
+    assert not [warning for warning in recwarn if "stop_sequence" in str(warning.message)]
+    # One that does not come about changes nothing, and `</s>` is still an end.
+    assert translator(TEXTS[1], stop_sequence="~", num_beams=num_beams) == RECORDS[1:2]
+    with pytest.warns(UserWarning, match="^`stop_sequence` has several tokens; the first ends a translation.$"):
+        assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
+    with pytest.raises(TypeError, match="^A stop sequence must be a str, but one is of type int.$"):
+        translator(TEXTS[1], stop_sequence=3)
+
+
+IMPOSSIBLE = [(name, value) for name in ("num_beams", "num_return_sequences") for value in (True, 0, -1, "2", 2.5)]
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_counts_of_translations_are_positive_integers(translator, tokenizer, checkpoint, name, value):
+    inputs, message = (
+        tokenizer("a cat", return_tensors="pt"),
+        f"`{name}` must be a positive integer, but is {value!r}.",
+    )
+    of_package = Translator(translator.model, tokenizer, tokenizer)
+    for call in (
+        lambda: translator("a cat", **{name: value}),
+        lambda: translator.model.generate(**inputs, **{name: value}),
+        lambda: list(of_package.translate(["a cat"], **{name: value})),
+        lambda: pipeline("translation", model=checkpoint, **{name: value})("a cat"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            call()
+
+
+def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoint):
+    model = translator.model
+    larger = train_tokenizer(TEXTS + GERMAN, 300)
+    larger.add_tokens(["<new>"])
+    message = (
+        f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}; take both from one checkpoint.$"):
+        pipeline("translation", model=model, tokenizer=larger)
+    for token, token_id in (("pad_token", 5), ("eos_token", 7)):
+        other = train_tokenizer(TEXTS + GERMAN, 300)
+        setattr(other, token, other.convert_ids_to_tokens(token_id))
+        with pytest.raises(ValueError, match=f"but its `{token}` has the id {token_id}, and that of the model "):
+            pipeline("translation", model=model, tokenizer=other)
+    # Added tokens with embeddings of their own, and spare classes, are as good as others.
+    resized = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
+    resized.resize_token_embeddings(312)
+    assert pipeline("translation", model=resized, tokenizer=larger)(TEXTS[1]) == RECORDS[1:2]
+    assert pipeline("translation", model=resized, tokenizer=tokenizer)(TEXTS[1]) == RECORDS[1:2]
 
 
 def test_a_task_of_transformers_is_left_alone(monkeypatch):

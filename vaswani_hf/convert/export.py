@@ -11,6 +11,7 @@ from typing import Any
 from ..checkpoint.files import TOKENIZER_FILES, open_to_readers
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
+from ..model.pretrained_vaswani import check_tokenizers
 
 FORMATS = ("marian", "ctranslate2", "onnx")
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16")
@@ -85,12 +86,16 @@ def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tupl
     """The model in eval mode, and the tokenizers; None where a folder has none and none is needed.
 
     Raises:
-        ValueError: If there is no such model, it is damaged or no Vaswani model, or has no tokenizer and needs one.
+        ValueError: If there is no such model, it is damaged or no Vaswani model, or its tokenizer is missing or another's.
     """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()
-    return model, None if is_bare and not needs_tokenizers else load_tokenizers(folder)
+    if is_bare and not needs_tokenizers:
+        return model, None
+    tokenizers = load_tokenizers(folder, model_name_or_path)
+    check_tokenizers(model, *tokenizers, str(model_name_or_path))
+    return model, tokenizers
 
 
 @contextmanager

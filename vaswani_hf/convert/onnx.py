@@ -48,8 +48,14 @@ def export_onnx(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folde
         str: The line with the largest difference of the logits, or what is missing for a comparison.
 
     Raises:
-        ValueError: If the graphs compute something else.
+        ValueError: If the model has too few positions, or the graphs compute something else.
     """
+    config = model.config
+    if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
+        raise ValueError(
+            f"`max_position_embeddings` is {config.max_position_embeddings}, of which the format onnx needs at least "
+            f"{_TRACED_LENGTH}: it is traced with as many tokens."
+        )
     model.float()
     with _quiet():
         graphs = {name: _export(part, inputs) for name, (part, inputs) in _parts(model).items()}

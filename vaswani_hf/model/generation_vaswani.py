@@ -78,8 +78,8 @@ _OTHER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def validate_search_fields(config: GenerationConfig) -> None:
-    """Check the fields that this package adds to a generation config, and others; fields that it lacks are not set.
+def validate_search_fields(config: Any) -> None:
+    """Check the fields of a generation config on which the search rests; fields that it lacks are not set.
 
     Raises:
         ValueError: If one has an impossible value.
@@ -190,6 +190,9 @@ class VaswaniGeneration(GenerationMixin):
         """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
         given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
+        for settings in given:
+            # Before transformers computes with them.
+            validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # transformers has filled in its own defaults, which it would take for somebody's wish.

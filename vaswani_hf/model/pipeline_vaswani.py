@@ -10,6 +10,7 @@ Letters of shapes: T target length, K translations of one text (`num_return_sequ
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict
 from itertools import islice
@@ -17,21 +18,14 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    Pipeline,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    pipelines,
-)
-from transformers.pipelines import PIPELINE_REGISTRY
+from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, package_part
+from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
+from .pretrained_vaswani import check_tokenizers
 from .translator_vaswani import Request, TranslationEngine, TranslationOptions, checked_text, setting_of
 
 TASK = "translation"
-_DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
+DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
 # Arguments of a call that are none of `generate`, by the step that takes them.
 _CONSTRAINTS = ("target_prefix", "must_contain")
 _TOKENIZE = ("truncation", "src_lang", "tgt_lang")
@@ -59,10 +53,7 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
 
     _load_tokenizer: Any = True
-    _load_processor: Any = False
-    _load_image_processor: Any = False
-    _load_video_processor: Any = False
-    _load_feature_extractor: Any = False
+    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
     # Pipeline handles generation settings otherwise from version to version; the engine handles them here.
     _pipeline_calls_generate = False
 
@@ -83,13 +74,13 @@ class TranslationPipeline(Pipeline):
         two vocabularies, and `tokenizer` for every other model.
 
         Raises:
-            ValueError: If the model is no encoder-decoder, or has two vocabularies and there is one tokenizer.
+            ValueError: If the model is no encoder-decoder, or the tokenizers are not those of the model.
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
                 f"`model` must be an encoder-decoder model to translate, but {type(model).__name__} is none."
             )
-        direction = _DIRECTION.fullmatch(task)
+        direction = DIRECTION.fullmatch(task)
         if direction and "src_lang" not in kwargs and "tgt_lang" not in kwargs:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
         self._task_settings = dict((getattr(model.config, "task_specific_params", None) or {}).get(task, {}))
@@ -98,6 +89,8 @@ class TranslationPipeline(Pipeline):
         if target_tokenizer is None and _has_target_tokenizer(model, tokenizer):
             target_tokenizer = _load_target_tokenizer(model, tokenizer, local_files_only)
         self.target_tokenizer = target_tokenizer if target_tokenizer is not None else tokenizer
+        if model.config.model_type == "vaswani":
+            check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Translations of one text or many.
@@ -107,9 +100,10 @@ class TranslationPipeline(Pipeline):
             **kwargs: For this call: `batch_size` (texts of a batch at most; by default batches of a Vaswani model hold
                 4096 tokens, those of another model one text); `truncation` of the source to the `model_max_length` of
                 the tokenizer (bool); `src_lang` and `tgt_lang` for tokenizers of many languages; `return_tensors` for
-                token ids in place of texts, together with `return_text` for both; `clean_up_tokenization_spaces`; with
-                the package imported also `return_scores`, `return_alignments`, `split_sentences`, `repetition_guard`,
-                `target_prefix` (a text that each translation begins with, or for a sequence a list of them) and
+                token ids in place of texts, together with `return_text` for both, or a `return_type` of "tensors" or
+                "text"; `stop_sequence`, whose first token ends a translation as `</s>` does;
+                `clean_up_tokenization_spaces`; with the package imported also `return_scores`, `return_alignments`,
+                `split_sentences`, `repetition_guard`, `target_prefix` (a text that each translation begins with, or for a sequence a list of them) and
                 `must_contain` (a list of phrases that each translation contains, or for a sequence a list of such
                 lists); the rest, such as `num_beams`, `max_new_tokens` and `ensemble`, goes to `generate`.
 
@@ -152,6 +146,12 @@ class TranslationPipeline(Pipeline):
                 yield self.postprocess({**outputs, "translations": [translations]}, **postprocess)
 
     def _sanitize_parameters(self, **kwargs):
+        if (kind := kwargs.pop("return_type", None)) is not None:
+            # An enumeration in transformers 4; that of transformers 5 has other names for texts.
+            kind = str(getattr(kind, "name", kind)).upper()
+            if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
+                raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
+            kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
             raise ValueError("`return_tensors` must be left out with `split_sentences`, which joins texts.")
         kwargs.pop("num_workers", None)
@@ -172,6 +172,12 @@ class TranslationPipeline(Pipeline):
         settings["batch_size"] = settings.get("batch_size") or (None if is_ours else 1)
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
+        if (stop := settings.pop("stop_sequence", None)) is not None:
+            stop = checked_text(stop, "A stop sequence")
+            ids = self.target_tokenizer(text_target=stop, add_special_tokens=False)["input_ids"]
+            if len(ids) > 1:
+                warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
+            settings["eos_token_id"] = [*ids[:1], *eos_token_ids(self.model.generation_config)]
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
         starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
         start = [token_id for token_id in starts if token_id is not None][:1]
@@ -239,25 +245,4 @@ def _load_target_tokenizer(
         ) from error
 
 
-def register_translation_pipeline() -> None:
-    """Makes `pipeline("translation")` and `pipeline("translation_XX_to_YY")` work where transformers lacks the task.
-
-    Does nothing where transformers has it, or after the first call.
-    """
-    if TASK in PIPELINE_REGISTRY.supported_tasks:
-        return
-    # pipeline() refuses tasks of this list before it asks the registry; older versions have no such list.
-    getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
-    PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
-    # Pipeline.save_pretrained would otherwise write `custom_pipelines` into the config of any model that translates,
-    # T5 for example, and pipeline() would then demand `trust_remote_code` for that checkpoint.
-    del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
-    check_task = PIPELINE_REGISTRY.check_task
-
-    def check_task_with_direction(task: str) -> tuple[str, dict, Any]:
-        return check_task(TASK if _DIRECTION.fullmatch(task) else task)
-
-    PIPELINE_REGISTRY.check_task = check_task_with_direction  # type: ignore[method-assign]
-
-
-__all__ = ["TranslationPipeline", "register_translation_pipeline"]
+__all__ = ["TranslationPipeline"]

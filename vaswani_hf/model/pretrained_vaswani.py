@@ -1,4 +1,4 @@
-"""A model that remembers where it was loaded from.
+"""A model that remembers where it was loaded from, and the tokenizers that fit it.
 
 This file travels with every checkpoint because the pipeline finds the tokenizer of the target language by it.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-from .configuration_vaswani import TARGET_FOLDER
+from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 
 
 class FromRepository:
@@ -40,3 +40,24 @@ class FromRepository:
             place["local_files_only"] = bool(kwargs.get("local_files_only"))
             snapshot_download(name, allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"], **place)
         return loaded
+
+
+def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
+    """Refuse tokenizers that are not those of a Vaswani model, of a checkpoint of this name; it may have spare classes.
+
+    Raises:
+        ValueError: If one has ids that the model lacks, or another `<pad>` or `</s>` than the model.
+    """
+    config, ends = model.config, eos_token_ids(model.config) + eos_token_ids(model.generation_config)
+    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
+    for side, (tokenizer, classes) in sides.items():
+        largest, faults = max(tokenizer.get_vocab().values(), default=0), []
+        if largest >= classes:
+            faults.append(f"has ids up to {largest:,}, more than the {classes:,} classes of the model")
+        for token, ids in (("pad_token", [config.pad_token_id]), ("eos_token", ends if side == "target" else [])):
+            own = getattr(tokenizer, f"{token}_id")
+            if own is not None and own not in ids and ids not in ([], [None]):
+                faults.append(f"its `{token}` has the id {own}, and that of the model {ids[0]}")
+        if faults:
+            place = f"{name!r}" if name else "the model"
+            raise ValueError(f"The {side} tokenizer must fit {place}, but {faults[0]}; take both from one checkpoint.")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from .configuration_vaswani import eos_token_ids
+from .generation_vaswani import validate_search_fields
 
 logger = logging.get_logger(__name__)
 
@@ -61,8 +63,10 @@ class TranslationOptions:
         """The options of a call; those that have no field go to `generate`.
 
         Raises:
-            ValueError: If a size is not positive, or the seed too large.
+            ValueError: If a size is not positive, the seed too large, or a setting of the search impossible.
         """
+        for settings in (SimpleNamespace(**options), options.get("generation_config")):
+            validate_search_fields(settings)
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         for name in ("window", "tokens_per_batch", "batch_size"):

@@ -34,7 +34,7 @@ from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_r
 from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.configuration_vaswani import TARGET_FOLDER, VaswaniConfig
-from ..model.pretrained_vaswani import FromRepository
+from ..model.pretrained_vaswani import FromRepository, check_tokenizers
 from ..translation.translator import Translator
 from .model_card import check_card, model_card
 from .record import published_yaml
@@ -429,6 +429,7 @@ def _is_same(path: Path, content: Path | bytes) -> bool:
 @torch.inference_mode()
 def _outputs(folder: Path) -> dict[str, Any]:
     translator = Translator(load_model(folder), *load_tokenizers(folder))
+    check_tokenizers(translator.model, translator.source_tokenizer, translator.target_tokenizer, str(folder))
     tokens, logits = [], []
     for text in _SAMPLES:
         source, target = (

@@ -13,6 +13,7 @@ import torch
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
+from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     Hypothesis,
     Request,
@@ -111,6 +112,8 @@ class Translator(TranslationEngine):
         given = {"dtype": torch.float32 if dtype == "auto" or quantization else dtype}
         given = {} if given["dtype"] is None else given
         models = [load_model(folder, name, **given).to(place) for folder, name in zip(folders, names, strict=True)]
+        for model, of_model, name in zip(models, tokenizers, names, strict=True):
+            check_tokenizers(model, *of_model, str(name))
         if quantization is not None:
             models = [quantize(model) for model in models]
         translator = cls(models[0], *tokenizers[0], ensemble=models[1:])
