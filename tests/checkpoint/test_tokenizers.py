@@ -1,5 +1,6 @@
 """The tokenizers of a checkpoint, one or two, find their way back."""
 
+import json
 import shutil
 
 import pytest
@@ -66,3 +67,56 @@ def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
     shutil.rmtree(tmp_path / "target_tokenizer")
     with pytest.raises((OSError, ValueError)):
         load_tokenizers(tmp_path)
+
+
+def replace_token(folder, old, new):
+    """Exchange two tokens of the tokenizer in a folder, which still names them as its special ones."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary[old], vocabulary[new] = vocabulary[new], vocabulary[old]
+    for token in content["added_tokens"]:
+        token["id"] = vocabulary[token["content"]]
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+FOREIGN = {
+    "more entries": "has ids up to 270, more than the 270 classes of the model",
+    "other padding": "its `pad_token` has the id 7, and that of the model 1",
+    "other end": "its `eos_token` has the id 7, and that of the model 2",
+}
+
+
+@pytest.mark.parametrize("how", FOREIGN)
+def test_a_foreign_tokenizer_is_refused_by_every_command(hub, repo_id, tiny_checkpoint, vaswani, tmp_path, how):
+    folder = tiny_checkpoint()
+    if how == "more entries":
+        larger = load_tokenizers(folder)[0]
+        larger.add_tokens(["<new>"])
+        save_tokenizers(larger, larger, folder)
+    else:
+        seventh = load_tokenizers(folder)[0].convert_ids_to_tokens(7)
+        replace_token(folder, "<pad>" if how == "other padding" else "</s>", seventh)
+    (tmp_path / "text").write_text("der Hund\n")
+    sentence = f"The source tokenizer must fit '{folder}', but {FOREIGN[how]}; take both from one checkpoint."
+    if how == "other end":
+        sentence = sentence.replace("source", "target")
+    assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
+    files = ("--source", tmp_path / "text", "--reference", tmp_path / "text")
+    assert vaswani("evaluate", folder, *files) == (1, "", sentence)
+    for format in ("marian", "ctranslate2", "onnx"):
+        assert vaswani("export", folder, tmp_path / "out", "--format", format) == (1, "", sentence)
+    assert vaswani("push", folder, repo_id) == (1, "", sentence)
+    assert ("model", repo_id) not in hub.repositories
+
+
+def test_each_side_has_its_own_tokenizer(tiny_checkpoint, vaswani):
+    folder = tiny_checkpoint(two_vocabularies=True)
+    assert vaswani("translate", folder, "--text", "der Hund")[0] == 0
+    source, target = load_tokenizers(folder)
+    target.add_tokens(["<new>"])
+    save_tokenizers(source, target, folder)
+    sentence = (
+        f"The target tokenizer must fit '{folder}', but has ids up to 266, more than the 266 classes of the model; "
+    )
+    assert vaswani("translate", folder, "--text", "der Hund")[2].startswith(sentence)
