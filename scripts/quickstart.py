@@ -44,7 +44,7 @@ def main(checkpoint: str) -> None:
     groups = [(num_digits(source), source not in trained_on) for source in sources]
     for (digits, is_new), row in exact_match_by(groups, translations, targets).items():
         kind = "not trained on" if is_new else "trained on"
-        print(f"numbers of {digits} digits, {row['sentences']:,} {kind}: exact match {row['exact_match']:.2f} %")
+        print(f"{row['sentences']:,} numbers of length {digits}, {kind}: exact match {row['exact_match']:.2f} %")
     exact_match = 100 * sum(map(operator.eq, translations, targets)) / len(targets)
     if exact_match < LEAST_EXACT_MATCH:
         sys.exit(
