@@ -2,6 +2,7 @@
 
 import copy
 import re
+import shutil
 import sys
 
 import pytest
@@ -234,7 +235,9 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
 )
 def test_every_layout_is_written_and_translates_alike(checkpoint, tmp_path, fields):
     bad_words = fields.get("bad_words_ids")
-    folder = checkpoint(**{name: value for name, value in fields.items() if name != "bad_words_ids"})
+    shape = {name: value for name, value in fields.items() if name != "bad_words_ids"}
+    # Its tokenizer has another `<pad>`.
+    folder = checkpoint(**shape, with_tokenizers="pad_token_id" not in fields)
     ours = AutoModelForSeq2SeqLM.from_pretrained(folder)
     ours.generation_config.bad_words_ids = bad_words
     ours.save_pretrained(folder)
@@ -271,7 +274,9 @@ def test_two_vocabularies_and_none(checkpoint, tmp_path):
 
 
 def test_what_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
-    assert main(["export", str(checkpoint(norm_position="pre")), str(tmp_path / "x"), "--format", "marian"]) == 1
+    folder = checkpoint(norm_position="pre")
+    capsys.readouterr()
+    assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 1
     assert capsys.readouterr().err.startswith("vaswani: `norm_position` is 'pre', which MarianMT cannot express")
     monkeypatch.setattr("vaswani_hf.convert.marian._reordered", lambda name, tensor, halves: tensor.clone())
     with pytest.raises(
@@ -292,6 +297,33 @@ def test_nothing_is_overwritten(checkpoint, tmp_path):
     (tmp_path / "empty").mkdir()
     export(checkpoint(), tmp_path / "empty", "marian")
     assert (tmp_path / "empty" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "place", [".", "", "x/..", "checkpoint", "checkpoint/.", "link", "dangling", "file", "file/out"]
+)
+def test_no_place_with_something_in_it_is_taken(checkpoint, tmp_path, monkeypatch, place):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    if place not in (".", "", "x/.."):
+        shutil.copytree(checkpoint(), work / "checkpoint")
+        (work / "file").write_text("mine")
+        (work / "dangling").symlink_to(tmp_path / "nothing")
+        (tmp_path / "empty").mkdir()
+        (work / "link").symlink_to(tmp_path / "empty")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        ValueError, match="^`output` must be (a new or empty|in a) folder, but '.*'.*; give another name.$"
+    ):
+        export(checkpoint(), place, "marian")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_current_folder_stays_while_one_in_it_is_written(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(checkpoint(), "new/../marian/", "marian")
+    assert [path.name for path in tmp_path.iterdir()] == ["marian"]
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,18 @@ def _new_folder(output: Path) -> Iterator[Path]:
         Path: The folder to write to.
 
     Raises:
-        ValueError: If there is something at `output`.
+        ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"`output` must be a new or empty folder, but '{output}' exists; give another name.")
+    # A name such as "." or "x/.." has no last part to be renamed to.
+    named, output = output, Path(os.path.abspath(output))
+    if output == Path.cwd():
+        raise ValueError(
+            f"`output` must be a new or empty folder, but '{named}' is the current one; give another name."
+        )
+    if os.path.lexists(output) and (not output.is_dir() or output.is_symlink() or any(output.iterdir())):
+        raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
+    if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
+        raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = output.parent / f".{output.name}.{os.getpid()}"
     try:
