@@ -1,8 +1,9 @@
 """Beam search against MarianMT and CTranslate2 with the same weights on the same sentences, in one run.
 
-`python scripts/benchmark_generation.py CHECKPOINT SOURCE [--base --sentences 200]` prints one table: medians over
-interleaved repetitions, ratios to MarianMT in its usual use (file order, batches of 32), peak memory beyond the loaded
-model, each in a process of its own, and how many translations are those of MarianMT. `--base` measures a model of the
+`python scripts/benchmark_generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]` prints one table:
+medians over interleaved repetitions, ratios to MarianMT in its usual use (file order, batches of 32), peak memory beyond
+the loaded model, each in a process of its own, how many translations are those of MarianMT, how many are others than those
+of our search in float32, and BLEU. Our search is measured in bfloat16 and with weights in int8 too. `--base` measures a model of the
 paper's base size that computes what the checkpoint does (`widened`), so that translations and lengths are real.
 """
 
@@ -26,8 +27,10 @@ from transformers.utils import logging
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.convert.marian import to_marian
 from vaswani_hf.data.lines import read_lines
+from vaswani_hf.evaluation.bleu import score_translations
 from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
+from vaswani_hf.translation.quantization import quantize
 
 # Settings that both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
 SETTINGS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 100}
@@ -211,6 +214,38 @@ class Benchmark:
         self.model.to(arguments.device, torch.bfloat16 if arguments.bf16 else torch.float32)
         lines = [line.strip() for line in read_lines(arguments.source)]
         self.ids = translator.source_tokenizer(lines[: arguments.sentences])["input_ids"]
+        self.references: list[str] = []
+        if arguments.reference:
+            self.references = [line.strip() for line in read_lines(arguments.reference)][: arguments.sentences]
+
+    def model_of(self, name: str) -> Any:
+        """The model of an engine of PyTorch.
+
+        Args:
+            name (str): "vaswani…", in bfloat16 or int8 where it says so, or "marian…".
+
+        Returns:
+            PreTrainedModel: In eval mode.
+        """
+        if name.startswith("marian"):
+            return marian_of(self.model)
+        if "bf16" in name:
+            return copy.deepcopy(self.model).to(torch.bfloat16)
+        return quantize(copy.deepcopy(self.model)) if "int8" in name else self.model
+
+    def bleu(self, translations: Ids) -> float | None:
+        """BLEU of translations, if there are references.
+
+        Args:
+            translations (list): Token ids.
+
+        Returns:
+            float: 0 to 100.
+        """
+        if not self.references:
+            return None
+        texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)
+        return float(score_translations(texts, self.references)["bleu"])
 
     def engine(self, name: str, ids: Ids) -> Engine:
         """An engine by its name.
@@ -228,7 +263,7 @@ class Benchmark:
             folder = str(Path(tempfile.mkdtemp()) / "model")
             to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
             return by_ctranslate2(folder)
-        model = marian_of(self.model) if name.startswith("marian") else self.model
+        model = self.model_of(name)
         model.generation_config.max_length = None
         settings = PAPER if "paper" in name else SETTINGS
 
@@ -282,7 +317,7 @@ def peak_memory(benchmark: Benchmark, name: str, is_heavy: bool) -> float:
         tokens = [token for sentence in benchmark.ids for token in sentence[:-1]]
         tokens *= 64 * 99 // len(tokens) + 1
         ids = [tokens[99 * i : 99 * (i + 1)] + [benchmark.eos] for i in range(64)]
-        model = marian_of(benchmark.model) if name.startswith("marian") else benchmark.model
+        model = benchmark.model_of(name)
         model.generation_config.max_length = None
         engine = by_transformers(model, benchmark.pad, lambda ids: file_order(ids, 64), {**SETTINGS, "num_beams": 8})
     if benchmark.model.device.type == "cuda":
@@ -320,22 +355,28 @@ def measured(names: list[str], benchmark: Benchmark, ids: Ids) -> dict[str, tupl
     return {name: (statistics.median(times[name]), translations[name]) for name in names}
 
 
-def print_table(results: dict[str, tuple[float, Ids]], baseline: str, memory: dict[str, str]) -> None:
+def print_table(results: dict[str, tuple[float, Ids]], baseline: str, memory: dict[str, str], bleu: Any) -> None:
     """Print one line per engine.
 
     Args:
         results (dict): (seconds, translations) by engine.
         baseline (str): The engine that ratios refer to.
         memory (dict): What is known of its memory, by engine.
+        bleu (Callable): From translations to BLEU, or None.
     """
     slowest, expected = results[baseline]
-    print(f"\n{'':28}{'seconds':>9}{'sent/s':>9}{'tokens/s':>10}{'ratio':>7}{'same':>7}{'  peak MiB':>12}")
+    ours = next(translations for name, (_, translations) in results.items() if name.startswith("vaswani"))
+    print(
+        f"\n{'':28}{'seconds':>9}{'sent/s':>9}{'tokens/s':>10}{'ratio':>7}{'same':>7}{'changed':>9}{'BLEU':>7}  peak MiB"
+    )
     for name, (seconds, translations) in results.items():
         tokens = sum(map(len, translations))
         same = sum(map(list.__eq__, translations, expected))
+        changed = sum(map(list.__ne__, translations, ours))
+        score = bleu(translations)
         print(
             f"{name:28}{seconds:9.2f}{len(expected) / seconds:9.1f}{tokens / seconds:10,.0f}{slowest / seconds:7.2f}"
-            f"{same:7,}{memory.get(name, ''):>12}",
+            f"{same:7,}{changed:9,}{'' if score is None else f'{score:.2f}':>7}{memory.get(name, ''):>10}",
             flush=True,
         )
 
@@ -360,6 +401,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder of this package")
     parser.add_argument("source", help="sentences, one per line (plain or .gz)")
+    parser.add_argument("--reference", help="their translations, line by line, for BLEU")
     parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size instead")
     parser.add_argument("--sentences", type=int, help="the first so many")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -375,14 +417,23 @@ def main() -> None:
         print(peak_memory(benchmark, arguments.memory_of, arguments.heavy))
         return
     names = ["marian, file order", "marian, sorted", "vaswani, sorted", "vaswani, sorted, paper"]
+    if not arguments.bf16:
+        names.append("vaswani bf16, sorted")
+    if not arguments.bf16 and arguments.device == "cpu":
+        names.append("vaswani int8, sorted")
     if not arguments.without_ctranslate2:
         names += ["ctranslate2 float32", "ctranslate2 int8"]
     results = measured(names, benchmark, benchmark.ids)
     memory = {name: f"{memory_of(name, False):,.0f}" for name in names}
-    print_table(results, names[0], memory)
+    print_table(results, names[0], memory, benchmark.bleu)
     few = benchmark.ids[: 20 if arguments.base else 50]
     print(f"\n{len(few)} sentences, one at a time:", end="")
-    print_table(measured(["marian, one", "vaswani, one"], benchmark, few), "marian, one", {})
+    alone = [
+        "marian, one",
+        "vaswani, one",
+        *(name.replace("sorted", "one") for name in names[4:] if "vaswani" in name),
+    ]
+    print_table(measured(alone, benchmark, few), alone[0], {}, lambda translations: None)
     heavy = {name: memory_of(name, True) for name in ("marian, file order", "vaswani, sorted")}
     theirs, ours = heavy.values()
     print(
