@@ -101,10 +101,14 @@ def _new_folder(output: Path) -> Iterator[Path]:
         Path: The folder to write to.
 
     Raises:
-        ValueError: If there is something at `output`.
+        ValueError: If there is something at `output`, or it is the current folder, which cannot be replaced.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"`output` must be a new or empty folder, but '{output}' exists; give another name.")
+    if output.resolve() == Path.cwd():
+        raise ValueError(
+            f"`output` must not be the folder that you are in, but is '{output}'; give the name of a new one."
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = output.parent / f".{output.name}.{os.getpid()}"
     try:

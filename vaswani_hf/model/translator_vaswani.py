@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -42,11 +42,12 @@ class TranslationOptions:
     # Source positions, padding included, and segments of a batch at most.
     tokens_per_batch: int = 4096
     batch_size: int | None = None
-    # These four are for `Translator`, which translates loops once more and long texts sentence by sentence.
+    # These five are for `Translator`, which translates loops once more, long texts by sentences, and can "skip" bad lines.
     split_sentences: bool = False
     repetition_guard: bool = False
     return_scores: bool = False
     return_alignments: bool = False
+    on_error: str = "fail"
     # The seed of sampling.
     seed: int | None = None
     # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
@@ -232,10 +233,11 @@ class TranslationEngine:
             yield from self._translate_window(window, first_line, options)
             first_line += len(window)
 
-    def _translate_window(
-        self, requests: list[Request], first_line: int, options: TranslationOptions
-    ) -> list[list[Any]]:
-        layouts = [self.layout(request, number, options) for number, request in enumerate(requests, first_line)]
+    def _translate_window(self, requests: list[Request], first: int, options: TranslationOptions) -> Iterable[Any]:
+        return self._found([self.layout(*one, options) for one in zip(requests, count(first))], options)
+
+    def _found(self, layouts: list[tuple[list[Segment], list[str]]], options: TranslationOptions) -> list[list[Any]]:
+        """The translations of each of some texts, by their layouts."""
         segments = [segment for of_text, _ in layouts for segment in of_text]
         if options.warn_of_limit:
             self._warn_if_limit_is_short(segments, options)
@@ -370,9 +372,7 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
     return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
 
 
-def translation_token_ids(
-    sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
-) -> list[int]:
+def translation_token_ids(sequence: Sequence[int], num_forced: int, prompt_length: int, model: Any) -> list[int]:
     """The tokens of a translation that `generate` gave back, the prefix first, `</s>` last unless it was cut off.
 
     The prompt, of which the last `num_forced` tokens are the prefix, has start and padding too.
