@@ -4,9 +4,13 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
+
+from .model.configuration_vaswani import nearest_name
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
@@ -19,36 +23,60 @@ def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from .data.lines import read_lines
+    from .evaluation.bleu import check_tokenizer
     from .evaluation.evaluate import evaluate_translator
+    from .translation.output import output_file, standard_output
     from .translation.translator import Translator
 
-    for name in ("source", "reference"):
-        if not Path(getattr(arguments, name)).is_file():
-            raise ValueError(f"`--{name}` must be an existing file, but is {getattr(arguments, name)}.")
-    if arguments.output and not Path(arguments.output).absolute().parent.is_dir():
-        raise ValueError(f"`--output` must be in an existing folder, but is {arguments.output}.")
-    settings = _generate_arguments(arguments)
+    scores, settings = standard_output(), _generate_arguments(arguments)
+    check_tokenizer(arguments.tokenize)
+    sources, references = _test_set(arguments)
+    remedy = "free space and run it again with another name"
+    with nullcontext() if arguments.output is None else output_file(arguments.output, remedy) as file:
+        results = evaluate_translator(
+            Translator.from_pretrained(_model(arguments), arguments.device, **_precision(arguments)),
+            sources,
+            references,
+            tokenize=arguments.tokenize,
+            lowercase=arguments.lowercase,
+            tokens_per_batch=arguments.tokens_per_batch,
+            repetition_guard=arguments.repetition_guard,
+            **settings,
+        )
+        translations = results.pop("translations")
+        text = json.dumps(results, indent=2) if arguments.json else _scores_as_text(results)
+        try:
+            # A full disk costs no scores.
+            scores.write(f"{text}\n".encode())
+        finally:
+            if file is not None:
+                file.write("".join(line + "\n" for line in translations).encode(errors="replace"))
+
+
+def _test_set(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Sources and references of files that no output is.
+
+    Raises:
+        ValueError: If a file is missing, empty or also an output, or they have not as many lines.
+    """
+    from .data.lines import read_lines
+    from .translation.output import check_output
+
+    inputs = {"--source": arguments.source, "--reference": arguments.reference}
+    for name, path in inputs.items():
+        if not Path(path).is_file():
+            raise ValueError(f"`{name}` must be an existing file, but is {path}.")
+    for output in {None, arguments.output}:
+        check_output(output, inputs)
     sources, references = list(read_lines(arguments.source)), list(read_lines(arguments.reference))
+    if not sources:
+        raise ValueError(f"`--source` must have at least one line, but {arguments.source} is empty.")
     if len(sources) != len(references):
         raise ValueError(
             f"{arguments.source} and {arguments.reference} must have equally many lines, but have {len(sources):,} and "
             f"{len(references):,}."
         )
-    results = evaluate_translator(
-        Translator.from_pretrained(_model(arguments), arguments.device, **_precision(arguments)),
-        sources,
-        references,
-        tokenize=arguments.tokenize,
-        lowercase=arguments.lowercase,
-        tokens_per_batch=arguments.tokens_per_batch,
-        repetition_guard=arguments.repetition_guard,
-        **settings,
-    )
-    translations = results.pop("translations")
-    if arguments.output:
-        Path(arguments.output).write_text("".join(line + "\n" for line in translations), encoding="utf-8")
-    print(json.dumps(results, indent=2) if arguments.json else _scores_as_text(results))
+    return sources, references
 
 
 def _scores_as_text(results: dict[str, Any]) -> str:
@@ -71,7 +99,7 @@ def _translate(arguments: argparse.Namespace) -> None:
     from .translation.translator import TranslationOptions
 
     # Somebody who types sees each translation at once; a file is sorted by length in windows, which is faster.
-    is_typed = arguments.text is None and arguments.input is None and sys.stdin.isatty()
+    is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
     # A line of text holds one translation only.
     arguments.json |= (arguments.num_return_sequences or 1) > 1
     options = TranslationOptions.of(
@@ -82,6 +110,7 @@ def _translate(arguments: argparse.Namespace) -> None:
         return_scores=arguments.json,
         return_alignments=arguments.json,
         seed=arguments.seed,
+        on_error=arguments.on_error,
         **_generate_arguments(arguments),
     )
     names = ("device", "text", "input", "output", "input_format", "json", "resume", "workers", "stream", "engine")
@@ -96,7 +125,7 @@ def _score(arguments: argparse.Namespace) -> None:
     from .translation.files import ScoringJob, score_files
 
     _generate_arguments(arguments)
-    options = {name: getattr(arguments, name) for name in (*SCORE_SETTINGS, "tokens_per_batch")}
+    options = {name: getattr(arguments, name) for name in (*SCORE_SETTINGS, "tokens_per_batch", "on_error")}
     score_files(
         ScoringJob(
             model=_model(arguments),
@@ -147,6 +176,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # One sentence; argparse would put all options before it.
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def refuse(self, words: list[str]) -> NoReturn:
+        """End because of words that this command does not know; the first option among them has a nearest one."""
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            self.error(f"there is no argument {words[0]!r} to take")
+        known = re.findall(r"--[\w-]+", self.format_help())
+        self.error(f"there is no option {option}; the nearest one is {nearest_name(option, known)}")
 
 
 def _positive(text: str) -> int:
@@ -204,6 +241,15 @@ def _add_ensemble(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_on_error(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on_error",
+        choices=("fail", "skip"),
+        default="fail",
+        help="skip: name a bad line, write an empty one (or its `error`, in JSON) and go on; exit code 1 if all are bad",
+    )
+
+
 def _add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default, 4 if it has none")
     parser.add_argument(
@@ -223,7 +269,7 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="the same one draws the same")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(prog="vaswani", description="Train, evaluate and use translation models.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser(
@@ -254,6 +300,8 @@ def _parser() -> argparse.ArgumentParser:
         "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
     )
     _add_push(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return parser
 
 
@@ -261,6 +309,7 @@ def _add_score(commands: Any) -> None:
     score = commands.add_parser("score", help="log-probabilities of given translations")
     _add_model_options(score)
     _add_ensemble(score)
+    _add_on_error(score)
     score.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
     score.add_argument("--target", required=True, help="their translations, line by line (plain or .gz)")
     score.add_argument(
@@ -291,6 +340,7 @@ def _add_translate(commands: Any) -> None:
     _add_ensemble(translate)
     _add_search_options(translate)
     _add_sampling_options(translate)
+    _add_on_error(translate)
     translate.add_argument("--text", help="one text in place of standard input")
     translate.add_argument("--input", help="a file in place of standard input (plain or .gz)")
     translate.add_argument("--output", help="a new file in place of standard output")
@@ -334,33 +384,52 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         int: 0, or 1 with one sentence on stderr; 130 after an interruption.
     """
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
+    _fill_closed_streams()
+    arguments, rest = _parser().parse_known_args(argv)
     if rest and arguments.command != "train":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.parser.refuse(rest)
+    commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export, "push": _push}
     try:
         _without_bars_for_moments()
         if arguments.command == "train":
             _train(arguments, rest)
         else:
-            commands = {
-                "evaluate": _evaluate,
-                "translate": _translate,
-                "score": _score,
-                "export": _export,
-                "push": _push,
-            }
             commands[arguments.command](arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has enough; Python is kept from complaining when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has enough.
+        _give_up_output()
         return 1
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return _report(error)
+        return _report(error, _give_up_output())
     return 0
+
+
+def _fill_closed_streams() -> None:
+    """Keep the numbers of closed standard streams from files, into which other libraries could write."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        # Without one print would write to standard output.
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def _give_up_output() -> bool:
+    """True if standard output takes nothing more; then Python is kept from complaining when it flushes at the end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _without_bars_for_moments() -> None:
@@ -375,7 +444,7 @@ def _without_bars_for_moments() -> None:
         enable_progress_bars()
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, is_output_lost: bool) -> int:
     """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
@@ -387,6 +456,10 @@ def _report(error: Exception) -> int:
     is_ours = type(error).__module__.startswith("vaswani_hf.")
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
         message = f"{type(error).__name__}: {message}"
+    if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
+        # "[Errno 13] Permission denied: 'file'", or no file at all.
+        name = "Standard output" if is_output_lost else f"'{error.filename}'" if error.filename else "A file"
+        message = f"{name} cannot be read or written ({error.strerror})."
     if len(message) > 600:
         message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
     print(f"vaswani: {message}", file=sys.stderr)

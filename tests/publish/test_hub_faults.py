@@ -352,7 +352,22 @@ def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vas
         "proxy, or work with what is in the cache by HF_HUB_OFFLINE=1."
     )
     assert vaswani("push", tiny_checkpoint(), repo_id) == (1, "", sentence)
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
+    no_folder = f"There is no folder '{repo_id}' here, and {sentence}"
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", no_folder)
+
+
+def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, vaswani, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    tiny_checkpoint().rename(tmp_path / "checkpoints" / "numbers")
+    no_folder = "There is no folder 'checkpoints/numbrs' here (the nearest one is 'checkpoints/numbers'), and "
+    for name, value, way in (
+        ("ENDPOINT", "http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
+        ("HF_HUB_OFFLINE", True, "Cannot reach"),
+    ):
+        monkeypatch.setattr(constants, name, value)
+        code, out, sentence = vaswani("translate", "checkpoints/numbrs", "--text", "der Hund")
+        assert (code, out) == (1, "") and sentence.startswith(no_folder + way)
 
 
 # Reading.

@@ -208,6 +208,90 @@ def test_a_run_that_fails_at_once_leaves_nothing(vaswani, copier_checkpoint, tmp
     assert output.read_text() == "ja?\n"
 
 
+BAD = b'{"text": "ja?"}\n{"text": "\\ud800"}\n\xff\n{"text": "\xc3\x96l"}\nno JSON\n{"text": "nein", "must_contain": ["Hund"]}\n'
+
+
+@pytest.mark.parametrize("options", [[], ["--workers", "2", "--window", "4"], ["--split_sentences", "--window", "2"]])
+def test_bad_lines_are_skipped_named_and_counted(vaswani, copier_checkpoint, tmp_path, options):
+    (tmp_path / "in").write_bytes(BAD)
+    argv = (
+        "translate",
+        copier_checkpoint,
+        "--input_format",
+        "json",
+        "--on_error",
+        "skip",
+        "--num_beams",
+        "2",
+        *options,
+    )
+    code, out, errors = vaswani(*argv, "--input", str(tmp_path / "in"))
+    lines = out.split("\n")
+    assert code == 0 and lines[:5] == ["ja?", "", "", "Öl", ""] and "Hund" in lines[5]
+    assert [line for line in errors.splitlines() if line.startswith("vaswani:")] == [
+        f"vaswani: skipped: Line 2 of {tmp_path / 'in'} must hold text, but holds '\\ud800', half a character, which UTF-8 "
+        "cannot write.",
+        f"vaswani: skipped: {tmp_path / 'in'} must be UTF-8 text, but line 3 is not.",
+        f"vaswani: skipped: Line 5 of {tmp_path / 'in'} must be a JSON object, but begins with 'no JSON'.",
+        "vaswani: 3 of 6 lines were skipped",
+    ]
+    records = [json.loads(line) for line in vaswani(*argv, "--json", stdin=BAD)[1].splitlines()]
+    assert [("error" in record) for record in records] == [False, True, True, False, True, False]
+    assert records[1]["text"] == "" and records[1]["error"].startswith("Line 2 of standard input must hold text")
+    # A run that broke off skips the same.
+    output = tmp_path / "out"
+    output.write_text("ja?\n\n", encoding="utf-8")
+    assert vaswani(*argv, "--input", str(tmp_path / "in"), "--output", str(output), "--resume")[0] == 0
+    assert output.read_text(encoding="utf-8") == out
+
+
+def test_a_bad_line_ends_the_work_behind_the_lines_before_it(vaswani, copier_checkpoint, tmp_path):
+    argv = ("translate", copier_checkpoint, "--input_format", "json", "--num_beams", "2", "--max_new_tokens", "9")
+    code, out, errors = vaswani(*argv, stdin=BAD)
+    assert (code, out) == (1, "ja?\n") and "Line 2 of standard input must hold text" in errors
+    # The search does not know the line.
+    rows = [{"text": "ja?"}, {"text": "eins"}, {"text": "nein", "must_contain": ["Hund " * 30]}, {"text": "zwei,"}]
+    (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for options in ([], ["--workers", "2"]):
+        code, out, errors = vaswani(*argv, "--input", str(tmp_path / "in"), *options)
+        assert (code, out) == (1, "ja?\neins\n")
+        assert f"vaswani: Line 3 of {tmp_path / 'in'}: `must_contain` asks for" in errors
+    code, out, errors = vaswani(*argv, "--input", str(tmp_path / "in"), "--on_error", "skip")
+    assert (code, out) == (0, "ja?\neins\n\nzwei,\n") and "vaswani: 1 of 4 lines were skipped" in errors
+
+
+def test_where_all_lines_are_bad_something_else_is(vaswani, copier_checkpoint):
+    argv = ("translate", copier_checkpoint, "--on_error", "skip", "--input_format", "json")
+    code, out, errors = vaswani(*argv, stdin=b"a\nb\n")
+    assert (code, out) == (1, "\n\n")
+    assert errors.splitlines()[-1] == (
+        "vaswani: All lines were skipped, 2 of 2; the first one: Line 1 of standard input must be a JSON object, but begins "
+        "with 'a'."
+    )
+
+
+def test_streams_skip_bad_lines(vaswani, copier_checkpoint, monkeypatch):
+    shown = []
+    monkeypatch.setattr("vaswani_hf.translation.files._show", shown.append)
+    argv = ("translate", copier_checkpoint, "--stream", "--on_error")
+    code, _, errors = vaswani(*argv, "skip", stdin=b"ja?\n\xff\neins\n")
+    assert code == 0 and "".join(shown) == "ja?\n\neins\n"
+    assert "vaswani: skipped: standard input must be UTF-8 text, but line 2 is not." in errors
+    assert vaswani(*argv, "fail", stdin=b"ja?\n\xff\neins\n")[0] == 1
+
+
+def test_bad_pairs_are_skipped_too(vaswani, copier_checkpoint, copier, tmp_path):
+    (tmp_path / "source").write_bytes(b"ja?\n\xff\neins\n")
+    (tmp_path / "target").write_bytes(b"ja?\nnein\n\xff\n")
+    argv = ("score", copier_checkpoint, "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"))
+    assert vaswani(*argv)[:2] == (1, "")
+    code, out, errors = vaswani(*argv, "--on_error", "skip")
+    assert code == 0 and [bool(line) for line in out.split("\n")] == [True, False, False, False]
+    assert "vaswani: 2 of 3 lines were skipped" in errors
+    records = [json.loads(line) for line in vaswani(*argv, "--on_error", "skip", "--json")[1].splitlines()]
+    assert records[0]["tokens"] and records[2]["error"].endswith("target must be UTF-8 text, but line 3 is not.")
+
+
 def test_scores(vaswani, copier_checkpoint, copier, source, tmp_path):
     target = tmp_path / "target"
     target.write_text(TRANSLATED, encoding="utf-8")
@@ -238,6 +322,7 @@ def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["--output", "."], "`--output` must be a file, but '.' is a folder."),
         (["--text", "a", "--input", "b"], "`--text` and `--input` must not both be given."),
         (["--input", "nowhere"], "`--input` must be an existing file, but is nowhere."),
         (["--output", "no/where"], "`--output` must be in an existing folder, but is no/where."),

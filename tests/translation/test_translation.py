@@ -79,7 +79,7 @@ def test_no_more_lines_are_read_than_the_window_holds(translator):
 
 def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
     line = " ".join(["three", "four"] * 40)
-    ((segments, separators),) = translator.layouts([Request(line)], 7, TranslationOptions())
+    ((segments, separators),) = translator.layouts([Request(line)], [7], TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
     assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
     assert [segment.text for segment in segments] == [
@@ -96,8 +96,8 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
     texts = [*LINES, "one. Two three! four?", " ".join(["three", "four"] * 40), "two."]
     for split in (False, True):
         options, requests = TranslationOptions(split_sentences=split, return_alignments=True), map(Request, texts)
-        together = translator.layouts(list(requests), 1, options)
-        assert together == [translator.layouts([Request(text)], i, options)[0] for i, text in enumerate(texts, 1)]
+        together = translator.layouts(list(requests), count(1), options)
+        assert together == [translator.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)]
         words = [word for segments, _ in together for segment in segments for word in segment.words if word >= 0]
         assert len(set(words)) > 5
     calls, encode = [], type(translator.source_tokenizer).__call__
@@ -111,7 +111,7 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
 
 
 def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
-    ((segments, _),) = translator.layouts([Request("x" * 500)], 1, TranslationOptions())
+    ((segments, _),) = translator.layouts([Request("x" * 500)], [1], TranslationOptions())
     assert max(len(segment.token_ids) for segment in segments) == 40
     ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
     assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
@@ -189,7 +189,7 @@ def test_long_texts_are_translated_sentence_by_sentence(copier):
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
-    ((segments, _),) = copier.layouts([request], 1, TranslationOptions(split_sentences=True))
+    ((segments, _),) = copier.layouts([request], [1], TranslationOptions(split_sentences=True))
     assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
     assert [bool(segment.prefix) for segment in segments] == [True, False, False]
     assert [len(segment.phrases) for segment in segments] == [0, 1, 1]
@@ -245,7 +245,7 @@ def test_endless_input_is_translated_as_it_comes(copier):
         ({"must_contain": [[]] * 3}, "`must_contain` must hold one entry per line, but has more than the 2 lines."),
         (
             {"must_contain": ["ab", None]},
-            "`must_contain` must hold a list of phrases per line, but for line 1 it is a str.",
+            "`must_contain` must hold a list of phrases per line, but for line 1 it is of type str.",
         ),
         ({"window": 0}, "`window` must be a positive integer, but is 0."),
         (
@@ -275,16 +275,24 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
         ),
         (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
         (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
-        (lambda t: list(t.translate([3])), "A text to translate must be a str, but one is of type int."),
-        (lambda t: list(t.translate([b"a"])), "A text to translate must be a str, but one is of type bytes."),
+        (lambda t: list(t.translate(["a", 3])), "Line 2 of `lines` must be a str, but is of type int."),
+        (lambda t: list(t.translate([b"a"])), "Line 1 of `lines` must be a str, but is of type bytes."),
         (
             lambda t: list(t.translate([None], split_sentences=True)),
-            "A text to translate must be a str, but one is of type NoneType.",
+            "Line 1 of `lines` must be a str, but is of type NoneType.",
         ),
-        (lambda t: list(t.score(["a"], [3])), "A translation must be a str, but one is of type int."),
+        (lambda t: list(t.score(["a"], [3])), "Line 1 of `targets` must be a str, but is of type int."),
         (
             lambda t: list(t.translate(["a"], target_prefixes=[3])),
-            "A target prefix must be a str, but one is of type int.",
+            "Line 1 of `target_prefixes` must be a str, but is of type int.",
+        ),
+        (
+            lambda t: list(t.translate(["a", "b"], must_contain=[None, ["c", 3]])),
+            "Line 2 of `must_contain` must be a str, but is of type int.",
+        ),
+        (
+            lambda t: list(t.translate(["a", "b"], must_contain=[None, 3])),
+            "`must_contain` must hold a list of phrases per line, but for line 2 it is of type int.",
         ),
     ],
 )
@@ -292,6 +300,58 @@ def test_what_is_no_text_is_refused_in_a_sentence(translator, call, message):
     with pytest.raises(TypeError) as raised:
         call(translator)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda t: t.translate(["a", "b\ud800"], window=1), "Line 2 of `lines`"),
+        (lambda t: t.translate(["a", "b"], target_prefixes=[None, "\ud800"]), "Line 2 of `target_prefixes`"),
+        (lambda t: t.translate(["a", "b"], must_contain=[None, ["\ud800"]]), "Line 2 of `must_contain`"),
+        (lambda t: t.score(["a", "b"], ["c", "\ud800"]), "Line 2 of `targets`"),
+    ],
+)
+def test_half_characters_are_named_with_their_line(translator, call, place):
+    given = []
+    with pytest.raises(ValueError) as raised:
+        given += call(translator)
+    assert (
+        str(raised.value)
+        == f"{place} must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."
+    )
+    # Lines before it are not lost.
+    results = call(translator)
+    next(results)
+    with pytest.raises(ValueError):
+        next(results)
+
+
+def test_a_bad_line_costs_no_other(translator):
+    lines = ["one", 3, "two three", "\ud800", "", "four"]
+    good = [line for line in lines if isinstance(line, str) and line != "\ud800"]
+    expected = iter(list(translator.translate(good)))
+    for line, found in zip(lines, translator.translate(lines, on_error="skip"), strict=True):
+        if line in good:
+            assert found == next(expected)
+        else:
+            assert found.text == "" and found.error.startswith(f"Line {lines.index(line) + 1} of `lines` must")
+    scored = list(translator.score(["one", None], ["a", "b"], on_error="skip"))
+    assert scored[0].error is None and scored[0].score == next(translator.score(["one"], ["a"])).score
+    assert scored[1].error == "Line 2 of `sources` must be a str, but is of type NoneType."
+
+
+def test_a_line_that_the_search_refuses_costs_no_other(translator):
+    """Errors of a batch do not say which sentence is to blame."""
+    lines = ["one", "two", "three", "four", "five"]
+    phrases = [None, None, ["eins " * 30], None, None]
+    options = {"must_contain": phrases, "num_beams": 2, "max_new_tokens": 9}
+    found = list(translator.translate(lines, on_error="skip", **options))
+    assert "must_contain` asks for" in found[2].error
+    assert [*found[:2], *found[3:]] == list(translator.translate(lines[:2] + lines[3:], num_beams=2, max_new_tokens=9))
+    given = []
+    with pytest.raises(ValueError, match="asks for") as raised:
+        given.extend(translator.translate(lines, **options))
+    assert raised.value.line_number == 3
 
 
 def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatch):
@@ -374,13 +434,15 @@ def run_main(monkeypatch, capfdbinary, argv, stdin=b""):
 
 
 def test_translate_reads_standard_input_and_keeps_odd_characters_in_their_line(monkeypatch, capfdbinary, checkpoint):
-    stdin = "one\u2028two\n\nthree\r\nfour".encode() + b" \xff\n"
-    code, out, errors = run_main(
-        monkeypatch, capfdbinary, ["translate", checkpoint, "--max_new_tokens", "3", "--device", "cpu"], stdin
-    )
+    stdin = "one\u2028two\n\nthree\r\nfour".encode()
+    argv = ["translate", checkpoint, "--max_new_tokens", "3", "--device", "cpu"]
+    code, out, errors = run_main(monkeypatch, capfdbinary, argv, stdin)
     assert code == 0
     assert len(out.split("\n")) == 5
     assert out.split("\n")[1] == ""
+    code, out, errors = run_main(monkeypatch, capfdbinary, argv, stdin + b" \xff\n")
+    assert code == 1 and len(out.split("\n")) == 4
+    assert "vaswani: standard input must be UTF-8 text, but line 4 is not." in errors
 
 
 def test_translate_one_text(monkeypatch, capfdbinary, checkpoint, translator):

@@ -1,5 +1,6 @@
 """Loading a checkpoint from a folder or the Hub, with the checks that keep a damaged one from translating nonsense."""
 
+import difflib
 import hashlib
 import json
 import logging
@@ -46,10 +47,22 @@ def checkpoint_folder(
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
     repo_id, revision = found.group(1), found.group(2) or revision
     files = list(CHECKPOINT_FILES)
-    with explained():
-        folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)
+    try:
+        with explained():
+            folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)
+    except HubError as error:
+        if re.search("cannot be reached|Cannot reach", str(error)) is None:
+            raise
+        # It may have been meant for a folder.
+        raise HubError(f"There is no folder '{name}' here{_nearest_folder(Path(name))}, and {error}") from error
     refuse_changed_files(Path(folder), repo_id, files)
     return Path(folder)
+
+
+def _nearest_folder(path: Path) -> str:
+    others = [folder.name for folder in path.parent.glob("*/")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, others, 1)
+    return f" (the nearest one is '{path.parent / near[0]}')" if near else ""
 
 
 def refuse_changed_files(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:

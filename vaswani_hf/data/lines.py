@@ -33,14 +33,37 @@ def read_lines(path: Any) -> Iterator[str]:
     Raises:
         ValueError: If the file is not UTF-8 or its compression is damaged.
     """
+    for number, line in enumerate(read_raw_lines(path), 1):
+        yield decoded(line, number, str(path))
+
+
+def decoded(line: bytes, number: int, place: str) -> str:
+    """The text of a line.
+
+    Args:
+        line: As it is in the file, without its end.
+        number: Its number, for the error.
+        place: The file, for the error.
+
+    Raises:
+        ValueError: If it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{place} must be UTF-8 text, but line {number:,} is not.") from None
+
+
+def read_raw_lines(path: Any) -> Iterator[bytes]:
+    """The lines of a text file, plain or gzip, as `read_lines` gives them, but not decoded.
+
+    Raises:
+        ValueError: If the compression is damaged.
+    """
     is_gzip = Path(path).suffix == ".gz"
     try:
         with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
-            for number, line in enumerate(without_ends(file), 1):
-                try:
-                    yield line.decode("utf-8")
-                except UnicodeDecodeError:
-                    raise ValueError(f"{path} must be UTF-8 text, but line {number:,} is not.") from None
+            yield from without_ends(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
 

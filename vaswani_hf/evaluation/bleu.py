@@ -51,7 +51,7 @@ def score_translations(
         ValueError: If there are no predictions, if there are not as many references, if a translation has no reference,
             or if `tokenize` is unknown.
     """
-    _check_tokenizer(tokenize)
+    check_tokenizer(tokenize)
     reference_lists = _reference_lists(predictions, references)
     # sacrebleu wants one list per reference number, with None where a translation has fewer references than others.
     references_by_number = list(itertools.zip_longest(*reference_lists))
@@ -120,7 +120,7 @@ class TranslationMetric(_MetricBase):
                 f"`TranslationMetric` needs `evaluate` and `datasets`, but {_missing}; run `pip install evaluate "
                 "datasets`, or call `score_translations`, which needs neither."
             ) from _missing
-        _check_tokenizer(tokenize)
+        check_tokenizer(tokenize)
         self.tokenize = tokenize
         self.lowercase = lowercase
         super().__init__(keep_in_memory=True)
@@ -189,7 +189,15 @@ class TranslationMetric(_MetricBase):
         )
 
 
-def _check_tokenizer(tokenize: str) -> None:
+def check_tokenizer(tokenize: str) -> None:
+    """Refuse a tokenizer that sacreBLEU does not have.
+
+    Args:
+        tokenize (str): Its name.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise ValueError(f"`tokenize` must be one of {known}, but is {tokenize!r}.")

@@ -33,7 +33,7 @@ _BOTH = ("return_scores", "return_alignments")
 _POSTPROCESS = ("return_tensors", "return_text", *_BOTH)
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 # Arguments that `Translator` serves, which does not travel.
-_OF_THE_PACKAGE = (*_BOTH, *_CONSTRAINTS, "split_sentences", "repetition_guard")
+_OF_THE_PACKAGE = (*_BOTH, *_CONSTRAINTS, "split_sentences", "repetition_guard", "on_error")
 
 
 class TranslationPipeline(Pipeline):

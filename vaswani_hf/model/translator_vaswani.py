@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,11 +44,12 @@ class TranslationOptions:
     # Source positions, padding included, and segments of a batch at most.
     tokens_per_batch: int = 4096
     batch_size: int | None = None
-    # These four are for `Translator`, which translates loops once more and long texts sentence by sentence.
+    # These five are for `Translator`, which translates loops once more, long texts by sentences, and can "skip" bad lines.
     split_sentences: bool = False
     repetition_guard: bool = False
     return_scores: bool = False
     return_alignments: bool = False
+    on_error: str = "fail"
     # The seed of sampling.
     seed: int | None = None
     # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
@@ -236,10 +237,14 @@ class TranslationEngine:
             yield from self._translate_window(window, first_line, options)
             first_line += len(window)
 
-    def _translate_window(
-        self, requests: list[Request], first_line: int, options: TranslationOptions
+    def _translate_window(self, requests: list[Request], first: int, options: TranslationOptions) -> Iterable[Any]:
+        return self._found(requests, count(first), options)
+
+    def _found(
+        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[list[Any]]:
-        layouts = self.layouts(requests, first_line, options)
+        """The translations of each of some texts."""
+        layouts = self.layouts(requests, numbers, options)
         segments = [segment for of_text, _ in layouts for segment in of_text]
         if options.warn_of_limit:
             self._warn_if_limit_is_short(segments, options)
@@ -252,7 +257,7 @@ class TranslationEngine:
         return translations
 
     def layouts(
-        self, requests: Sequence[Request], first_line: int, options: TranslationOptions
+        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
         """For each text its N segments, and N + 1 strings of white space before, between and after their translations."""
         texts = [self._split(checked_text(request.text), options) for request in requests]
@@ -260,7 +265,7 @@ class TranslationEngine:
         sentences = [sentence for of_text, _ in texts for sentence in of_text]
         segments = iter(self._segments(sentences, options) if sentences else ())
         layouts, max_length = [], self.max_length
-        for number, (sentences, separators) in enumerate(texts, first_line):
+        for number, (sentences, separators) in zip(numbers, texts, strict=False):
             of_text, between, num_words = [], separators[:1], 0
             for sentence, separator in zip(sentences, separators[1:], strict=True):
                 pieces = self._pieces(next(segments), number, max_length)
@@ -394,9 +399,7 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
     return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
 
 
-def translation_token_ids(
-    sequence: Sequence[int], num_forced: int, prompt_length: int, model: PreTrainedModel
-) -> list[int]:
+def translation_token_ids(sequence: Sequence[int], num_forced: int, prompt_length: int, model: Any) -> list[int]:
     """The tokens of a translation that `generate` gave back, the prefix first, `</s>` last unless it was cut off.
 
     The prompt, of which the last `num_forced` tokens are the prefix, has start and padding too.

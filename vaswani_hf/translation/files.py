@@ -2,7 +2,7 @@
 
 import functools
 import json
-import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,15 +10,19 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from transformers import TextStreamer
 
-from ..data.lines import parse_json, read_lines, refuse_half_characters, without_ends
+from ..data.lines import decoded, parse_json, read_lines, read_raw_lines, refuse_half_characters, without_ends
+from .bad_lines import LINE_ERRORS, BadLine, attempted, line_by_line, readable
+from .output import LineOutput, check_output, output_file, standard_input, standard_output
 from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
 
+# Lines that are skipped and named, one by one, before they are only counted.
+MOST_WARNINGS = 20
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 
 
@@ -71,18 +75,6 @@ class TranslationJob:
             ),
             "`--resume` must come with `--output`, the file that is continued.": self.resume and not self.output,
             "`--resume` continues a file and must come without `--text`.": self.resume and self.text is not None,
-            f"`--output` must be another file than `--input`, but both are {self.output}.": (
-                None not in (self.input, self.output)
-                and Path(str(self.input)).resolve() == Path(str(self.output)).resolve()
-            ),
-            f"`--output` must be in an existing folder, but is {self.output}.": (
-                self.output is not None and not Path(self.output).absolute().parent.is_dir()
-            ),
-            f"`--output` must be a new file, but {self.output} exists; continue it with `--resume` or give another "
-            "name.": self.output is not None and Path(self.output).exists() and not self.resume,
-            f"`--output` is written as it is and must not end in .gz, but is {self.output}.": (
-                str(self.output).endswith(".gz")
-            ),
             "`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.": (
                 self.workers > 1 and self.device not in (None, "cpu")
             ),
@@ -100,6 +92,19 @@ class TranslationJob:
             if applies:
                 raise ValueError(sentence)
         refuse_half_characters(self.text or "", "`--text`")
+        if self.text is None and self.input is None:
+            standard_input()
+        check_output(self.output, {} if self.text is not None else {"--input": self.input}, resume=self.resume)
+
+    @property
+    def place(self) -> str:
+        """What is read, for errors."""
+        return "`--text`" if self.text is not None else self.input or "standard input"
+
+    @property
+    def skips(self) -> bool:
+        """True if a bad line costs no other."""
+        return self.options.on_error == "skip"
 
 
 def translate_file(job: TranslationJob) -> None:
@@ -126,13 +131,51 @@ def translate_file(job: TranslationJob) -> None:
         begin = done - done % options.window
         translations = _translations(job, load, options, begin)
         with closing(translations):  # type: ignore[type-var]
-            new = islice(translations, done - begin, None)
+            new = _named(islice(translations, done - begin, None), job.place, done)
             if job.text is None:
-                total = count_lines(job.input) if job.input is not None else None
-                new = _with_progress(new, "translating", total, done, to_file=job.output is not None)  # type: ignore[assignment]
+                total = count_lines(job.input, job.skips) if job.input is not None else None
+                new = _with_progress(new, "translating", total, done, to_file=job.output is not None)
             for translation in new:
                 file.write(_line_of(translation, job))
-                file.flush()
+
+
+def _named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
+    """The translations; the line of an error is named, and those that are skipped are named and counted on stderr.
+
+    Yields:
+        str or Translation: Each translation.
+
+    Raises:
+        ValueError: If a line is bad and none is skipped, or all of them are bad.
+    """
+    number, num_skipped, first = done, 0, ""
+    for number, translation in enumerate(_with_lines_of_errors(translations, place), done + 1):
+        if error := getattr(translation, "error", None):
+            num_skipped += 1
+            first = first or _at_line(number, place, error)
+            if num_skipped <= MOST_WARNINGS:
+                print(f"vaswani: skipped: {_at_line(number, place, error)}", file=sys.stderr)
+        yield translation
+    if 0 < num_skipped == number:
+        raise ValueError(f"All lines were skipped, {num_skipped:,} of {num_skipped:,}; the first one: {first}")
+    if num_skipped:
+        print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
+
+
+def _with_lines_of_errors(translations: Iterator[Any], place: str) -> Iterator[Any]:
+    try:
+        yield from translations
+    except LINE_ERRORS as error:
+        number = getattr(error, "line_number", None)
+        if number is not None:
+            raise ValueError(_at_line(number, place, str(error))) from error
+        raise
+
+
+def _at_line(number: int, place: str, error: str) -> str:
+    # What is wrong with a line as it is read says where it stands.
+    is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
+    return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
 
 def _translations(
@@ -143,7 +186,7 @@ def _translations(
     The first requests of all decide on a dtype that is open, so that it is one for all processes and for a run that is
     continued.
     """
-    requests = _requests(job)
+    requests: Any = _requests(job)
     if job.workers == 1 or job.dtype == "auto":
         translator = load()
         requests = translator.settled(requests, job.options)
@@ -181,35 +224,29 @@ def _rounded(value: Any) -> Any:
 
 
 @contextmanager
-def _output(job: TranslationJob) -> Iterator[tuple[BinaryIO, int]]:
-    """The file to write to, and how many lines it has already.
+def _output(job: TranslationJob) -> Iterator[tuple[LineOutput, int]]:
+    """The output to write to, and how many lines it has already.
 
     Yields:
-        tuple: A binary file, and the number of its lines.
+        tuple: The output, and the number of its lines.
 
     Raises:
         ValueError: If there are more than the input has.
     """
     if job.output is None:
-        yield sys.stdout.buffer, 0
+        yield standard_output(), 0
         return
     done = 0
     if Path(job.output).exists():
         lines = Path(job.output).read_bytes().count(b"\n") if job.input is not None else 0
-        if job.input is not None and lines > count_lines(job.input):
+        if job.input is not None and lines > count_lines(job.input, job.skips):
             raise ValueError(
                 f"{job.output} must not have more lines than {job.input} to be continued, but has {lines:,}; give "
                 "another name."
             )
         done = _keep_complete_lines(job.output)
-    with open(job.output, "ab") as file:
-        try:
-            yield file, done
-        except BaseException:
-            if file.tell() == 0:
-                # An empty file is nothing to continue, and would be in the way of another attempt.
-                os.unlink(job.output)
-            raise
+    with output_file(job.output, "free space and go on with `--resume`") as file:
+        yield file, done
 
 
 def _keep_complete_lines(path: str) -> int:
@@ -225,31 +262,28 @@ def _keep_complete_lines(path: str) -> int:
     return num_lines
 
 
-def count_lines(path: str) -> int:
+def count_lines(path: str, skips: bool = False) -> int:
     """The number of lines of a text file, plain or .gz, which is also found to be readable before hours of work.
 
     Args:
         path (str): The file.
+        skips (bool): True if lines need not be UTF-8.
     """
-    return sum(1 for _ in read_lines(path))
+    return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 
 
-def _requests(job: TranslationJob) -> Iterator[Request]:
+def _requests(job: TranslationJob) -> Iterator[Request | BadLine]:
     if job.text is not None:
         yield Request(job.text)
         return
-    lines = _lines_of_standard_input() if job.input is None else read_lines(job.input)
+    lines = without_ends(standard_input()) if job.input is None else read_raw_lines(job.input)
     for number, line in enumerate(lines, 1):
-        if job.input_format == "json":
-            yield _request_of_json(line, f"Line {number:,} of {job.input or 'standard input'}")
-        else:
-            yield Request(line)
+        yield attempted(_request, line, number, job)
 
 
-def _lines_of_standard_input() -> Iterator[str]:
-    """Lines of UTF-8, ended by a line feed only; a byte that is no UTF-8 becomes a replacement character."""
-    for line in without_ends(sys.stdin.buffer):
-        yield line.decode("utf-8", errors="replace")
+def _request(line: bytes, number: int, job: TranslationJob) -> Request:
+    text = decoded(line, number, job.place)
+    return Request(text) if job.input_format == "text" else _request_of_json(text, f"Line {number:,} of {job.place}")
 
 
 def _request_of_json(line: str, place: str) -> Request:
@@ -284,7 +318,7 @@ def _with_progress(
     from tqdm.auto import tqdm
 
     # There is no bar where stderr is no terminal (None), nor among lines that somebody types or reads (True).
-    is_typed, is_read = total is None and sys.stdin.isatty(), sys.stdout.isatty() and not to_file
+    is_typed, is_read = total is None and _is_terminal(sys.stdin), _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None
     start, number = time.perf_counter(), 0
     with tqdm(total=total, initial=done, unit=" sentences", desc=what, disable=disable, leave=False) as bar:
@@ -297,6 +331,11 @@ def _with_progress(
     print(f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s", file=sys.stderr)
 
 
+def _is_terminal(stream: Any) -> bool:
+    """True for a terminal; a stream that is closed is None."""
+    return stream is not None and stream.isatty()
+
+
 class _TerminalStreamer(TextStreamer):
     """Shows words as soon as they are complete, on a line that does not end with the translation."""
 
@@ -305,24 +344,37 @@ class _TerminalStreamer(TextStreamer):
 
 
 def _show(text: str) -> None:
-    sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
-    sys.stdout.buffer.flush()
+    standard_output().write(text.encode("utf-8", errors="replace"))
 
 
 def _stream(translator: Translator, job: TranslationJob) -> None:
     """Show greedy translations while they come about."""
+
+    def shown(request: Request | BadLine, number: int) -> str:
+        _stream_one(translator, readable(request), number, job)
+        return ""
+
+    requests: Any = _requests(job)
+    lines = (
+        line
+        for number, request in enumerate(translator.settled(requests, replace(job.options, window=1)), 1)
+        for line in line_by_line([request], number, shown, lambda shown: shown, job.skips)
+    )
+    for _ in _named(lines, job.place, 0):
+        _show("\n")
+
+
+def _stream_one(translator: Translator, request: Request, number: int, job: TranslationJob) -> None:
     settings = {**job.options.generate, "num_beams": 1}
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    for number, request in enumerate(translator.settled(_requests(job), replace(job.options, window=1)), 1):
-        if job.options.seed is not None:
-            # As a window of one line.
-            translator.backend.seed(job.options.seed + number)
-        ((segments, separators),) = translator.layouts([request], number, job.options)
-        _show(separators[0])
-        for segment, separator in zip(segments, separators[1:], strict=True):
-            translator.backend.search([segment], streamer=streamer, **settings)
-            _show(separator)
-        _show("\n")
+    if job.options.seed is not None:
+        # As a window of one line.
+        translator.backend.seed(job.options.seed + number)
+    ((segments, separators),) = translator.layouts([request], [number], job.options)
+    _show(separators[0])
+    for segment, separator in zip(segments, separators[1:], strict=True):
+        translator.backend.search([segment], streamer=streamer, **settings)
+        _show(separator)
 
 
 @dataclass(frozen=True)
@@ -364,7 +416,10 @@ def score_files(job: ScoringJob) -> None:
     for name, path in (("source", job.source), ("target", job.target)):
         if not Path(path).is_file():
             raise ValueError(f"`--{name}` must be an existing file, but is {path}.")
-    num_lines = [count_lines(path) for path in (job.source, job.target)]
+    output = standard_output()
+    check_output(None, {"--source": job.source, "--target": job.target})
+    skips = job.options.get("on_error") == "skip"
+    num_lines = [count_lines(path, skips) for path in (job.source, job.target)]
     if num_lines[0] != num_lines[1]:
         raise ValueError(
             f"{job.source} and {job.target} must have equally many lines, but have {num_lines[0]:,} and "
@@ -372,12 +427,20 @@ def score_files(job: ScoringJob) -> None:
         )
     precision = {"dtype": job.dtype, "quantization": job.quantization}
     translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble, **precision)
-    scored = translator.score(read_lines(job.source), read_lines(job.target), **job.options)
-    for translation in _with_progress(scored, "scoring", num_lines[0]):
-        if job.json:
-            line = json.dumps(_as_json(translation), ensure_ascii=False)
-        else:
-            tokens = " ".join(f"{log_prob:.6f}" for log_prob in translation.token_log_probs)
-            line = f"{translation.log_prob:.6f}\t{translation.score:.6f}\t{tokens}"
-        sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
-    sys.stdout.buffer.flush()
+    scored: Any = translator.score(_texts(job.source), _texts(job.target), **job.options)  # type: ignore[arg-type]
+    for translation in _with_progress(_named(scored, f"{job.source} and {job.target}", 0), "scoring", num_lines[0]):
+        output.write(_score_line(translation, job.json).encode("utf-8") + b"\n")
+
+
+def _texts(path: str) -> Iterator[str | BadLine]:
+    for number, line in enumerate(read_raw_lines(path), 1):
+        yield attempted(decoded, line, number, path)
+
+
+def _score_line(translation: Translation, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(_as_json(translation), ensure_ascii=False)
+    if translation.error:
+        return ""
+    tokens = " ".join(f"{log_prob:.6f}" for log_prob in translation.token_log_probs or ())
+    return f"{translation.log_prob:.6f}\t{translation.score:.6f}\t{tokens}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.translator_vaswani import Request, TranslationOptions, checked_text
+from ..model.translator_vaswani import Request, TranslationOptions
 
 logger = transformers_logging.get_logger(__name__)
 
@@ -74,7 +74,9 @@ def settle(translator: Any, requests: Sequence[Request], options: TranslationOpt
     with _DECIDING:
         if not translator.is_undecided or not requests:
             return
-        compared = [request for request in requests if checked_text(request.text).strip()][:NUM_COMPARED]
+        # A line that cannot be read has no text.
+        texts = ((request, getattr(request, "text", None)) for request in requests)
+        compared = [request for request, text in texts if isinstance(text, str) and text.strip()][:NUM_COMPARED]
         backend, num_same = translator.backend, 0
         if compared:
             copies = [copy.deepcopy(model).to(torch.bfloat16) for model in (backend.model, *backend.ensemble)]
@@ -104,13 +106,13 @@ def _num_same(translator: Any, faster: Any, requests: list[Request], options: Tr
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
     options = replace(options, return_scores=False, return_alignments=False, repetition_guard=False)
-    options = replace(options, seed=None, generate=generate)
+    options = replace(options, on_error="fail", seed=None, generate=generate)
     with _without_warnings():
-        expected = list(translator.translate_requests(requests, options))
         try:
+            expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
-        except (ValueError, ArithmeticError, RuntimeError):
-            # What float32 can translate and bfloat16 cannot is no reason to give up.
+        except (ValueError, TypeError, ArithmeticError, RuntimeError):
+            # What bfloat16 cannot translate is left to float32, and what that cannot is named when its line comes.
             return 0
     return sum(map(str.__eq__, expected, found))
 

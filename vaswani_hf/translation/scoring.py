@@ -62,6 +62,7 @@ class Translation:
             source word - target word, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The tokens as ids, forced ones and `</s>` included.
+        error (str): What is wrong with a text that was skipped, whose translation is empty.
     """
 
     text: str
@@ -74,6 +75,7 @@ class Translation:
     alignment: str | None = None
     alternatives: list["Translation"] | None = None
     token_ids: list[int] | None = None
+    error: str | None = None
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

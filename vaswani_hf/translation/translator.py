@@ -13,6 +13,7 @@ import torch
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
+from ..data.lines import refuse_half_characters
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     Hypothesis,
@@ -23,6 +24,7 @@ from ..model.translator_vaswani import (
     batches_by_length,
     checked_text,
 )
+from .bad_lines import BadLine, attempted, line_by_line, readable
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .precision import checked_dtype, has_bfloat16, settle
 from .pytorch import PyTorchBackend
@@ -104,7 +106,9 @@ class Translator(TranslationEngine):
         for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
             folders.append(checkpoint_folder(name, option=option, **hub_kwargs))
             if any((folders[-1] / vocabulary).is_file() for vocabulary in CTRANSLATE2_VOCABULARIES):
-                raise ValueError(f"'{name}' was exported for CTranslate2; add `--engine ctranslate2`.")
+                raise ValueError(
+                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs it."
+                )
             check_config(folders[-1], name)
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
@@ -154,17 +158,18 @@ class Translator(TranslationEngine):
                 are looked for as they are inside a sentence, behind a space.
             **options: The fields of `TranslationOptions`: `window`, `tokens_per_batch`, `split_sentences` (whether a
                 line is translated sentence by sentence, its line breaks and spaces kept), `repetition_guard` (whether
-                a translation that falls into a loop is searched once more), `return_scores`, `return_alignments` and
-                `seed` (for sampling). All others are passed to `generate`.
+                a translation that falls into a loop is searched once more), `return_scores`, `return_alignments`,
+                `seed` (for sampling) and `on_error` ("fail", or "skip": a line that cannot be translated costs no
+                other). All others are passed to `generate`.
 
         Returns:
             Iterator: A str for each line; a `Translation` with scores if `return_scores`, `return_alignments` or a
-            `num_return_sequences` above 1 is given.
+            `num_return_sequences` above 1 is given; for a line that is skipped a `Translation` with an `error`.
         """
         for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
             if texts is not None or name == "lines":
                 _refuse_one_text(name, texts)
-        requests = _requests(lines, target_prefixes, must_contain)
+        requests: Any = _requests(lines, target_prefixes, must_contain)
         return self.translate_requests(requests, TranslationOptions.of(**options))
 
     def translate_requests(
@@ -173,7 +178,8 @@ class Translator(TranslationEngine):
         """Translations in the order of the requests.
 
         Args:
-            requests (Iterable): Texts with the constraints of their translations.
+            requests (Iterable): Texts with the constraints of their translations; a `BadLine` for one that cannot be
+                read.
             options (TranslationOptions): How to translate.
             first_line (int): The number of the first one, for warnings and for the seed.
 
@@ -185,7 +191,20 @@ class Translator(TranslationEngine):
         gives_records = options.is_scored or (next(filter(None, numbers), None) or 1) > 1
         options = replace(options, return_scores=gives_records)
         for translations in self.translations(self.settled(requests, options), options, first_line):
-            yield with_alternatives(translations) if gives_records else translations[0].text
+            is_record = gives_records or translations[0].error
+            yield with_alternatives(translations) if is_record else translations[0].text
+
+    def _translate_window(self, requests: list[Any], first: int, options: TranslationOptions) -> Iterator[list[Any]]:
+        def checked(request: Any, number: int) -> tuple[Request, int]:
+            checked_text(readable(request).text)
+            return request, number
+
+        def found(checked: list[tuple[Request, int]]) -> list[list[Any]]:
+            good, numbers = zip(*checked, strict=True)
+            return self._found(good, numbers, options)
+
+        for translations in line_by_line(requests, first, checked, found, options.on_error == "skip"):
+            yield [translations] if isinstance(translations, Translation) else translations
 
     def score(
         self,
@@ -195,6 +214,7 @@ class Translator(TranslationEngine):
         return_alignments: bool = False,
         window: int = TranslationOptions.window,
         tokens_per_batch: int = TranslationOptions.tokens_per_batch,
+        on_error: str = TranslationOptions.on_error,
         **settings: Any,
     ) -> Iterator[Translation]:
         """Scores of given translations, in their order.
@@ -208,6 +228,7 @@ class Translator(TranslationEngine):
             return_alignments (bool): True if their words are aligned.
             window (int): Pairs that are read before their scores are given.
             tokens_per_batch (int): Source and target positions of a batch, each half on the average.
+            on_error (str): "fail", or "skip": a pair that cannot be scored gives a `Translation` with an `error`.
             **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a `generation_config`;
                 the checkpoint's by default.
 
@@ -223,23 +244,35 @@ class Translator(TranslationEngine):
         _refuse_one_text("sources", sources)
         _refuse_one_text("targets", targets)
         options = TranslationOptions(
-            window, tokens_per_batch, return_scores=True, return_alignments=return_alignments, generate=settings
+            window,
+            tokens_per_batch,
+            return_scores=True,
+            return_alignments=return_alignments,
+            on_error=on_error,
+            generate=settings,
         )
         return self._score_pairs(zip(sources, targets, strict=True), options)
 
-    def _score_pairs(self, pairs: Iterator[tuple[str, str]], options: TranslationOptions) -> Iterator[Translation]:
-        done = 0
-        while batch := list(islice(pairs, options.window)):
-            settle(self, [Request(source) for source, _ in batch], options)
-            segments = self._segments([checked_text(source).strip() for source, _ in batch], options)
-            targets = [checked_text(target, "A translation").strip() for _, target in batch]
+    def _score_pairs(self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions) -> Iterator[Translation]:
+        def checked(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
+            source, target = (readable(text) for text in pair)
+            return number, _checked(source, number, "`sources`").strip(), _checked(target, number, "`targets`").strip()
+
+        def scored(checked: list[tuple[int, str, str]]) -> list[Translation]:
+            numbers, sources, targets = (list(column) for column in zip(*checked, strict=True))
+            segments = self._segments(sources, options)
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
-            for number, (segment, ids) in enumerate(zip(segments, token_ids, strict=True), done + 1):
+            for number, segment, ids in zip(numbers, segments, token_ids, strict=True):
                 self._check_positions(max(len(segment.token_ids), len(ids)), number)
             hypotheses = [[Hypothesis(ids, 0, text)] for ids, text in zip(token_ids, targets, strict=True)]
-            for (scored,) in self._described(segments, hypotheses, options):
-                yield scored
-            done += len(batch)
+            return [translation for (translation,) in self._described(segments, hypotheses, options)]
+
+        first = 1
+        while batch := list(islice(pairs, options.window)):
+            # What cannot be read decides nothing.
+            settle(self, [Request(source) for source, _ in batch if isinstance(source, str)], options)
+            yield from line_by_line(batch, first, checked, scored, options.on_error == "skip")
+            first += len(batch)
 
     def _check_positions(self, length: int, number: int) -> None:
         positions = self.backend.max_positions
@@ -254,16 +287,16 @@ class Translator(TranslationEngine):
         return split_sentences(text) if options.split_sentences else super()._split(text, options)
 
     def layouts(
-        self, requests: Sequence[Request], first_line: int, options: TranslationOptions
+        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
         """For each text its N segments, and N + 1 strings of white space before, between and after their translations.
 
         Args:
             requests (sequence): The texts.
-            first_line (int): The number of the first one, for warnings.
+            numbers (iterable): Their numbers, for warnings.
             options (TranslationOptions): How to translate.
         """
-        layouts = super().layouts(requests, first_line, options)
+        layouts = super().layouts(requests, numbers, options)
         return [(self._constrained(found[0], of), found[1]) for of, found in zip(requests, layouts, strict=True)]
 
     def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
@@ -336,11 +369,10 @@ def _requests(
     lines: Iterable[str],
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
-) -> Iterator[Request]:
+) -> Iterator[Request | BadLine]:
     """Lines with the constraints of their translations.
 
     Raises:
-        TypeError: If the phrases of a line are one text.
         ValueError: If there is not one prefix and one list of phrases for each line.
     """
     lines = iter(lines)
@@ -353,14 +385,39 @@ def _requests(
         for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
             if value is nothing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
-        if isinstance(of_line, str):
-            raise TypeError(
-                f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is a str."
-            )
-        yield Request(line, prefix or "", tuple(of_line or ()))  # type: ignore[arg-type]
+        yield attempted(_request, number, line, prefix, of_line)
     for name, given, rest in (("target_prefixes", target_prefixes, prefixes), ("must_contain", must_contain, phrases)):
         if given is not None and next(rest, nothing) is not nothing:
             raise ValueError(f"`{name}` must hold one entry per line, but has more than the {number:,} lines.")
+
+
+def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
+    """A line with its constraints, of which None is no constraint.
+
+    Raises:
+        TypeError: If something of it is no text.
+    """
+    if isinstance(phrases, (str, bytes)) or not isinstance(phrases or (), Iterable):
+        raise TypeError(
+            f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is of type "
+            f"{type(phrases).__name__}."
+        )
+    text = _checked(line, number, "`lines`")
+    prefix = "" if prefix is None else _checked(prefix, number, "`target_prefixes`")
+    return Request(text, prefix, tuple(_checked(phrase, number, "`must_contain`") for phrase in phrases or ()))
+
+
+def _checked(text: Any, number: int, name: str) -> str:
+    """The text of a line.
+
+    Raises:
+        TypeError: If it is no str.
+    """
+    place = f"Line {number:,} of {name}"
+    if not isinstance(text, str):
+        raise TypeError(f"{place} must be a str, but is of type {type(text).__name__}.")
+    refuse_half_characters(text, place)
+    return text
 
 
 def _checked_device(name: str) -> torch.device:

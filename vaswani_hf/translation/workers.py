@@ -89,13 +89,15 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             requests, options, first_line = connection.recv()
         except EOFError:
             return
-        answer: Any
+        # The translations before an error are given too.
+        done, failure = [], None
         try:
             translator = translator or load()
-            answer = list(translator.translate_requests(requests, options, first_line))
+            for translation in translator.translate_requests(requests, options, first_line):
+                done.append(translation)
         except Exception as error:
-            answer = _that_travels(error)
-        connection.send(answer)
+            failure = _that_travels(error)
+        connection.send((done, failure))
 
 
 def _that_travels(error: Exception) -> Exception:
@@ -120,7 +122,7 @@ def _in_order(
 ) -> Iterator[Any]:
     idle = list(workers)
     busy: dict[Any, int] = {}
-    finished: dict[int, list[Any]] = {}
+    finished: dict[int, tuple[list[Any], Exception | None]] = {}
     num_sent = num_given = 0
     is_read = False
     while not is_read or busy or finished:
@@ -134,7 +136,10 @@ def _in_order(
             busy[connection] = num_sent
             num_sent += 1
         if num_given in finished:
-            yield from finished.pop(num_given)
+            translations, failure = finished.pop(num_given)
+            yield from translations
+            if failure is not None:
+                raise failure
             num_given += 1
             continue
         # To wait for nobody, after the last window, would be to wait for ever.
@@ -151,14 +156,11 @@ def _send(connection: Connection, process: BaseProcess, task: Any) -> None:
         raise _death_of(process) from None
 
 
-def _receive(connection: Connection, process: BaseProcess) -> list[Any]:
+def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], Exception | None]:
     try:
-        answer = connection.recv()
+        return connection.recv()
     except (EOFError, ConnectionError):
         raise _death_of(process) from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _death_of(process: BaseProcess) -> ChildProcessError:

@@ -1,0 +1,172 @@
+"""Where the commands write: no input and no other file is overwritten, a full disk and closed streams are named."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.translation.output import LineOutput, check_output, output_file
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    """A test set in the current folder, with other names of its source."""
+    monkeypatch.chdir(tmp_path)
+    Path("source").write_text("ja?\nnein\n", encoding="utf-8")
+    Path("reference").write_text("ja?\nnein\n", encoding="utf-8")
+    Path("linked").symlink_to("source")
+    os.link("source", "same")
+    Path("other").write_text("kept\n", encoding="utf-8")
+    Path("folder").mkdir()
+    return tmp_path
+
+
+EVALUATE = ("--source", "source", "--reference", "reference", "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("source", "`--output` must be another file than `--source`, but both are source."),
+        ("linked", "`--output` must be another file than `--source`, but both are linked."),
+        ("same", "`--output` must be another file than `--source`, but both are same."),
+        ("./reference", "`--output` must be another file than `--reference`, but both are ./reference."),
+        ("other", "`--output` must be a new file, but other exists; give another name."),
+        ("folder", "`--output` must be a file, but 'folder' is a folder."),
+        ("no/where", "`--output` must be in an existing folder, but is no/where."),
+        ("new.gz", "`--output` is written as it is and must not end in .gz, but is new.gz."),
+        ("n" * 300, f"'{'n' * 300}' cannot be read or written (File name too long)."),
+    ],
+)
+def test_an_output_of_evaluate_is_refused_before_the_model_is_loaded(files, vaswani, output, message):
+    before = {path: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", output) == (1, "", message)
+    assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
+
+
+def test_evaluate_writes_its_translations_or_nothing(files, vaswani, copier_checkpoint):
+    code, out, _ = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
+    assert code == 0 and out.startswith("BLEU ") and Path("new").read_text(encoding="utf-8") == "ja?\nnein\n"
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", "another")[0] == 1
+    assert not Path("another").exists()
+    code, out, sentence = vaswani("evaluate", "no/model", *EVALUATE, "--tokenize", "none-such")
+    assert code == 1 and sentence.startswith("`tokenize` must be one of ")
+    Path("empty").touch()
+    empty = ("--source", "empty", "--reference", "empty")
+    sentence = "`--source` must have at least one line, but empty is empty."
+    assert vaswani("evaluate", "no/model", *empty) == (1, "", sentence)
+
+
+class _Full:
+    """A file on a full disk."""
+
+    def __init__(self, error: OSError):
+        self.error = error
+
+    def write(self, line: bytes) -> int:
+        raise self.error
+
+
+def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypatch):
+    error = OSError(28, "No space left on device")
+    monkeypatch.setattr(
+        "vaswani_hf.translation.output.LineOutput",
+        lambda file, name, remedy: LineOutput(_Full(error) if name == "new" else file, name, remedy),
+    )
+    code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
+    assert code == 1 and out.startswith("BLEU ")
+    assert sentence == (
+        "new cannot be written (No space left on device); free space and run it again with another name."
+    )
+    code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
+    assert (code, sentence) == (
+        1,
+        "new cannot be written (No space left on device); free space and go on with `--resume`.",
+    )
+    assert not Path("new").exists()
+
+
+def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):
+    class Slow:
+        written = b""
+
+        def write(self, line) -> int:
+            self.written += bytes(line[:3])
+            return len(line[:3])
+
+        def flush(self) -> None:
+            pass
+
+    slow = Slow()
+    LineOutput(slow, "slow", "wait").write(b"eins zwei\n")
+    assert slow.written == b"eins zwei\n"
+    with output_file(str(tmp_path / "new"), "wait") as file:
+        file.write(b"eins\n")
+    assert (tmp_path / "new").read_bytes() == b"eins\n"
+
+
+def test_standard_output_is_no_input(files, monkeypatch):
+    with open("linked", "a", encoding="utf-8") as stdout, open("source", encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        for inputs, name in (({"--source": "same"}, "`--source`, but both are same"), ({"--input": None}, "standard")):
+            with pytest.raises(ValueError, match=f"^Standard output must be another file than {name}"):
+                check_output(None, inputs)
+        with pytest.raises(
+            ValueError, match="^`--output` must be another file than standard input, but both are source"
+        ):
+            check_output("source", {"--input": None}, resume=True)
+        check_output(None, {"--source": "other"})
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("streams", "code", "out", "message"),
+    [
+        ("<&- --text ja?", 0, "ja?\n", ""),
+        ("<&-", 1, "", "Standard input is closed; open it, or give the texts by `--input` or `--text`."),
+        (
+            "--text ja? >&-",
+            1,
+            "",
+            "Standard output is closed, so that results would be lost; open it, or send it to a file.",
+        ),
+        (
+            "--text ja? >/dev/full",
+            1,
+            "",
+            "Standard output cannot be written (No space left on device); free space, or send it elsewhere.",
+        ),
+        ("--input source 2>&-", 0, "ja?\nnein\n", ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(files, copier_checkpoint, streams, code, out, message):
+    command = f'"{sys.executable}" -m vaswani_hf.cli translate "{copier_checkpoint}" --device cpu {streams}'
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (code, out), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("vaswani: ")]
+    assert said == [f"vaswani: {message}"] * bool(message)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
+        (["score", "m", "--sorce=x"], "vaswani score: there is no option --sorce; the nearest one is --source"),
+        (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest_one_and_the_help_of_its_command(capsys, words, message):
+    from vaswani_hf.cli import main
+
+    if words[0] == "score":
+        words += ["--source", "a", "--target", "b"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(message) and said.endswith(f"; see vaswani {words[0]} --help\n")

@@ -1,0 +1,136 @@
+"""Where `translate`, `score` and `evaluate` read and write: which file an output may be, and errors that name it."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+class OutputError(OSError):
+    """An output that cannot be written; the message is a sentence."""
+
+
+class LineOutput:
+    """A file or standard output that takes whole lines.
+
+    Args:
+        stream (BinaryIO): Open for writing, without a buffer if it is a file.
+        name (str): Its name, for errors.
+        remedy (str): How to go on after an error.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str, remedy: str):
+        self._stream, self._name, self._remedy = stream, name, remedy
+
+    def write(self, line: bytes) -> None:
+        """Write a line at once.
+
+        Args:
+            line (bytes): With its end.
+
+        Raises:
+            OutputError: If the disk is full, or the output is not there any more.
+            BrokenPipeError: If the reader of a pipe has enough.
+        """
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._stream.write(rest) :]
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"{self._name} cannot be written ({error.strerror}); {self._remedy}.") from None
+
+
+def standard_input() -> BinaryIO:
+    """Standard input.
+
+    Raises:
+        ValueError: If it is closed.
+    """
+    if sys.stdin is None:
+        raise ValueError("Standard input is closed; open it, or give the texts by `--input` or `--text`.")
+    return sys.stdin.buffer
+
+
+def standard_output() -> LineOutput:
+    """Standard output.
+
+    Raises:
+        ValueError: If it is closed.
+    """
+    if sys.stdout is None:
+        raise ValueError("Standard output is closed, so that results would be lost; open it, or send it to a file.")
+    return LineOutput(sys.stdout.buffer, "Standard output", "free space, or send it elsewhere")
+
+
+def check_output(path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None) -> None:
+    """Refuse an output that would overwrite something, or cannot be written.
+
+    Args:
+        path (str, optional): The file; None for standard output.
+        inputs (Mapping): The files that are read, by the names of their options; None for standard input.
+        resume (bool, optional): True if the file is continued where it exists; None where there is no such option.
+
+    Raises:
+        ValueError: If it is one of the inputs, by whatever name; a folder; in no folder; there already; or ends in .gz.
+    """
+    output = _identity(sys.stdout if path is None else path)
+    for option, source in inputs.items():
+        if output is not None and output == _identity(sys.stdin if source is None else source):
+            names = "standard input" if source is None else f"`{option}`"
+            both = source if path is None else path
+            what = "Standard output" if path is None else "`--output`"
+            raise ValueError(f"{what} must be another file than {names}, but both are {both or 'the same file'}.")
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise ValueError(f"`--output` must be a file, but '{path}' is a folder.")
+    if not Path(path).absolute().parent.is_dir():
+        raise ValueError(f"`--output` must be in an existing folder, but is {path}.")
+    if os.path.lexists(path) and not resume:
+        way = "give another name" if resume is None else "continue it with `--resume` or give another name"
+        raise ValueError(f"`--output` must be a new file, but {path} exists; {way}.")
+    if path.endswith(".gz"):
+        raise ValueError(f"`--output` is written as it is and must not end in .gz, but is {path}.")
+
+
+def _identity(file: Any) -> tuple[int, int] | None:
+    """Device and number of a regular file, by its name or open; None for others and none."""
+    try:
+        status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def output_file(path: str, remedy: str) -> Iterator[LineOutput]:
+    """A file to write to, behind what it has; an empty one goes if there is an error.
+
+    Args:
+        path (str): The file.
+        remedy (str): How to go on after an error.
+
+    Yields:
+        LineOutput: The file.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise OutputError(f"`--output` {path} cannot be written ({error.strerror}); give another name.") from None
+    with open(descriptor, "ab", buffering=0) as file:
+        try:
+            yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
+        except BaseException:
+            if os.fstat(descriptor).st_size == 0:
+                # An empty file is nothing to continue, and would be in the way of another attempt.
+                os.unlink(path)
+            raise
