@@ -418,9 +418,7 @@ def main() -> None:
         return
     names = ["marian, file order", "marian, sorted", "vaswani, sorted", "vaswani, sorted, paper"]
     if not arguments.bf16:
-        names.append("vaswani bf16, sorted")
-    if not arguments.bf16 and arguments.device == "cpu":
-        names.append("vaswani int8, sorted")
+        names += ["vaswani bf16, sorted", *(["vaswani int8, sorted"] if arguments.device == "cpu" else [])]
     if not arguments.without_ctranslate2:
         names += ["ctranslate2 float32", "ctranslate2 int8"]
     results = measured(names, benchmark, benchmark.ids)

@@ -98,8 +98,8 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     """What makes a product of quantized rows on this processor; None where only torchao's own is there."""
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Of the two only oneDNN knows AMX. On AVX2 it took 1.4 times as long as FBGEMM for a batch and 2.1 times for a
-    # sentence, but it takes plain tensors, while PyTorch is giving up the quantized ones that FBGEMM packs.
+    # Of the two only oneDNN knows AMX. On AVX2 it takes as long as FBGEMM for a batch and twice as long for a sentence; but
+    # PyTorch is giving up the quantized tensors that FBGEMM packs, and oneDNN takes plain ones.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
     return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
 
