@@ -157,7 +157,7 @@ class Translator(TranslationEngine):
         def layout(request: Any, number: int) -> tuple[list[Segment], list[str]]:
             return self.layout(readable(request), number, options)
 
-        skips = options.on_error == "skip"
+        skips = _skips(options.on_error)
         for found in line_by_line(requests, first, layout, lambda layouts: self._found(layouts, options), skips):
             yield [found] if isinstance(found, Translation) else found
 
@@ -224,7 +224,7 @@ class Translator(TranslationEngine):
 
         first = 1
         while batch := list(islice(pairs, options.window)):
-            yield from line_by_line(batch, first, prepared, scored, options.on_error == "skip")
+            yield from line_by_line(batch, first, prepared, scored, _skips(options.on_error))
             first += len(batch)
 
     def _check_positions(self, length: int, number: int) -> None:
@@ -312,6 +312,12 @@ class Translator(TranslationEngine):
     def _joined(self, parts: Sequence[Translation], separators: list[str]) -> Translation:
         """The translation of a text from those of its segments."""
         return join_translations(parts, separators)
+
+
+def _skips(on_error: str) -> bool:
+    if on_error not in ("fail", "skip"):
+        raise ValueError(f'`on_error` must be "fail" or "skip", but is {on_error!r}.')
+    return on_error == "skip"
 
 
 def _refuse_one_text(name: str, texts: Any) -> None:
