@@ -164,15 +164,21 @@ def test_streams_show_words_as_they_come(vaswani, copier_checkpoint, monkeypatch
     assert len([part for part in shown if part.strip()]) == 5
 
 
-def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(vaswani, copier_checkpoint):
+def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(vaswani, copier_checkpoint, monkeypatch):
     stdin = "die Straße nein\n\nja? Öl der eins\nzwei, nein ja?\n".encode() * 3
     argv = ("translate", copier_checkpoint, "--do_sample", "--num_beams", "1", "--temperature", "3")
     drawn = [vaswani(*argv, "--seed", str(seed), "--stream", stdin=stdin)[1] for seed in (5, 5, 6)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert vaswani(*argv, "--seed", "5", "--window", "1", stdin=stdin)[1] == drawn[0]
-    # Each process translates whole windows of the size that one process has.
-    argv += ("--seed", "5", "--window", "4")
-    assert vaswani(*argv, "--workers", "2", stdin=stdin)[1] == vaswani(*argv, stdin=stdin)[1]
+    # Several processes translate windows of the size that one process has.
+    sizes = []
+    monkeypatch.setattr(
+        "vaswani_hf.translation.files.translate_in_processes",
+        lambda load, requests, options, **given: sizes.append(options.window) or iter(()),
+    )
+    for seed in ([], ["--seed", "5"]):
+        vaswani(*argv, *seed, "--window", "4", "--workers", "2", stdin=stdin)
+    assert sizes == [2, 4]
 
 
 def test_a_run_that_broke_off_is_continued(vaswani, copier_checkpoint, source, tmp_path):
@@ -211,7 +217,7 @@ def test_a_run_that_fails_at_once_leaves_nothing(vaswani, copier_checkpoint, tmp
 BAD = b'{"text": "ja?"}\n{"text": "\\ud800"}\n\xff\n{"text": "\xc3\x96l"}\nno JSON\n{"text": "nein", "must_contain": ["Hund"]}\n'
 
 
-@pytest.mark.parametrize("options", [[], ["--workers", "2", "--window", "4"], ["--split_sentences", "--window", "2"]])
+@pytest.mark.parametrize("options", [[], ["--split_sentences", "--window", "2"]])
 def test_bad_lines_are_skipped_named_and_counted(vaswani, copier_checkpoint, tmp_path, options):
     (tmp_path / "in").write_bytes(BAD)
     argv = (

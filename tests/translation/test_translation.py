@@ -1,5 +1,6 @@
 """Translating streams: order, windows, over-long lines, constraints, records, loops, ensembles; evaluation."""
 
+import copy
 import io
 import json
 import subprocess
@@ -11,7 +12,7 @@ import sacrebleu
 import torch
 from transformers import set_seed
 
-from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
@@ -247,6 +248,8 @@ def test_endless_input_is_translated_as_it_comes(copier):
             {"must_contain": ["ab", None]},
             "`must_contain` must hold a list of phrases per line, but for line 1 it is of type str.",
         ),
+        ({"on_error": "skp"}, '`on_error` must be "fail" or "skip", but is \'skp\'.'),
+        ({"seed": -1}, "`seed` must be an integer from 0 to 4294967295, but is -1."),
         ({"window": 0}, "`window` must be a positive integer, but is 0."),
         (
             {"must_contain": [None, [" "]]},
@@ -324,6 +327,27 @@ def test_half_characters_are_named_with_their_line(translator, call, place):
     next(results)
     with pytest.raises(ValueError):
         next(results)
+
+
+def test_a_stream_is_translated_sentence_by_sentence(copier):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from ["ja? nein", "der Hund"]
+
+    alone = [next(copier.translate([text], split_sentences=True)) for text in Stream()]
+    assert list(copier.translate(Stream(), split_sentences=True)) == alone
+    pipe = TranslationPipeline(copier.model, copier.source_tokenizer, target_tokenizer=copier.target_tokenizer)
+    for texts in (Stream(), iter(Stream())):
+        found = list(pipe(texts, split_sentences=True))
+        assert [record["translation_text"] for (record,) in found] == alone
+
+
+def test_coverage_in_float64_with_padding(copier):
+    double = Translator(copy.deepcopy(copier.model).double(), copier.source_tokenizer, copier.target_tokenizer)
+    options = {"num_beams": 4, "coverage_penalty": 0.3, "return_scores": True, "num_return_sequences": 2}
+    texts = ["ja?", "der Hund läuft über die Straße", "nein eins"]
+    for mine, other in zip(double.translate(texts, **options), copier.translate(texts, **options), strict=True):
+        assert mine.text == other.text and mine.score == pytest.approx(other.score, abs=1e-5)
 
 
 def test_a_bad_line_costs_no_other(translator):

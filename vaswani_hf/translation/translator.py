@@ -203,7 +203,7 @@ class Translator(TranslationEngine):
             good, numbers = zip(*checked, strict=True)
             return self._found(good, numbers, options)
 
-        for translations in line_by_line(requests, first, checked, found, options.on_error == "skip"):
+        for translations in line_by_line(requests, first, checked, found, _skips(options.on_error)):
             yield [translations] if isinstance(translations, Translation) else translations
 
     def score(
@@ -271,7 +271,7 @@ class Translator(TranslationEngine):
         while batch := list(islice(pairs, options.window)):
             # What cannot be read decides nothing.
             settle(self, [Request(source) for source, _ in batch if isinstance(source, str)], options)
-            yield from line_by_line(batch, first, checked, scored, options.on_error == "skip")
+            yield from line_by_line(batch, first, checked, scored, _skips(options.on_error))
             first += len(batch)
 
     def _check_positions(self, length: int, number: int) -> None:
@@ -356,6 +356,12 @@ class Translator(TranslationEngine):
     def _joined(self, parts: Sequence[Translation], separators: list[str]) -> Translation:
         """The translation of a text from those of its segments."""
         return join_translations(parts, separators)
+
+
+def _skips(on_error: str) -> bool:
+    if on_error not in ("fail", "skip"):
+        raise ValueError(f'`on_error` must be "fail" or "skip", but is {on_error!r}.')
+    return on_error == "skip"
 
 
 def _refuse_one_text(name: str, texts: Any) -> None:
