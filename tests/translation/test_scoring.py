@@ -188,7 +188,7 @@ def test_the_confidence_of_a_word_is_the_product_over_its_tokens(copier):
 
 
 def test_forced_words_are_certain_and_do_not_count(copier):
-    (translation,) = copier.translate(["eins zwei"], target_prefixes=["größer."], return_scores=True)
+    (translation,) = copier.translate(["größer. zwei"], target_prefixes=["größer."], return_scores=True)
     assert translation.text.startswith("größer. ")
     assert translation.words[0] == Word("größer.", 1.0)
     assert all(word.confidence < 1 for word in translation.words[1:])

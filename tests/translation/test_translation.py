@@ -201,7 +201,7 @@ def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
 
 
 def test_alignments_of_a_text_in_pieces_count_words_of_the_text(copier):
-    line = " ".join(["eins nein"] * 20)
+    line = " ".join(["eins nein"] * 60)
     (translation,) = copier.translate([line], return_alignments=True)
     pairs = [tuple(map(int, pair.split("-"))) for pair in translation.alignment.split()]
     assert [target for _, target in pairs] == list(range(len(translation.words)))
