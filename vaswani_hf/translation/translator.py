@@ -24,6 +24,7 @@ from ..model.translator_vaswani import (
     checked_text,
 )
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
+from .ctranslate2_files import VOCABULARIES
 from .pytorch import PyTorchBackend
 from .repetition import is_loop, ngram_size_without_loops
 from .scoring import (
@@ -35,9 +36,6 @@ from .scoring import (
     with_alternatives,
 )
 from .sentences import split_sentences
-
-# A folder with one of them was written by CTranslate2.
-CTRANSLATE2_VOCABULARIES = ("shared_vocabulary.json", "target_vocabulary.json")
 
 
 class Translator(TranslationEngine):
@@ -85,7 +83,7 @@ class Translator(TranslationEngine):
         folders = []
         for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
             folders.append(checkpoint_folder(name, option=option, **hub_kwargs))
-            if any((folders[-1] / vocabulary).is_file() for vocabulary in CTRANSLATE2_VOCABULARIES):
+            if any((folders[-1] / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(f"'{name}' was exported for CTranslate2; add `--engine ctranslate2`.")
             check_config(folders[-1], name)
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
