@@ -1,6 +1,7 @@
 """`--engine ctranslate2`: the same options and the same output as the search of this package."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -133,3 +134,99 @@ def test_phrases_are_refused(folders):
 def test_a_checkpoint_that_was_not_exported_is_named(folders, capfdbinary):
     assert main(["translate", folders[0], "--engine", "ctranslate2", "--text", "one"]) == 1
     assert b"must be a folder that `vaswani export --format ctranslate2` wrote" in capfdbinary.readouterr().err
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+def edited(change):
+    """A change to the content of a JSON file."""
+
+    def edit(content):
+        value = json.loads(content)
+        changed = change(value)
+        return json.dumps(value if changed is None else changed).encode()
+
+    return edit
+
+
+NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download it again."
+NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or export it again."
+DAMAGES = [
+    ("model.bin", None, "must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."),
+    ("model.bin", lambda content: b"", "is damaged or not all there; copy or export it again."),
+    ("model.bin", cut, "is damaged or not all there; copy or export it again."),
+    ("model.bin", lambda content: content[:-1], "is damaged or not all there; copy or export it again."),
+    ("model.bin", lambda content: content + b"x", "is damaged; copy or export it again."),
+    ("model.bin", lambda content: b"<html>" * 99, "(Unsupported model binary version); copy or export it again."),
+    ("shared_vocabulary.json", None, "is missing; copy or export it again."),
+    ("shared_vocabulary.json", cut, NO_LIST),
+    ("shared_vocabulary.json", lambda content: b"{}", NO_LIST),
+    ("shared_vocabulary.json", edited(lambda tokens: list(range(len(tokens)))), NO_LIST),
+    ("shared_vocabulary.json", edited(lambda tokens: tokens[:-3]), "must have as many tokens as the model classes, "),
+    (
+        "shared_vocabulary.json",
+        edited(lambda tokens: [*tokens, "x"]),
+        "must have as many tokens as the model classes, ",
+    ),
+    (
+        "shared_vocabulary.json",
+        edited(lambda tokens: tokens[::-1]),
+        "must have the tokens of the tokenizer, but has others; copy or export it again.",
+    ),
+    ("config.json", None, "it has no config.json; copy or download it again."),
+    ("config.json", cut, NO_OBJECT),
+    ("config.json", lambda content: b"null", NO_OBJECT),
+    (
+        "config.json",
+        edited(lambda config: config.update(max_position_embeddings=-4)),
+        "must have `max_position_embeddings` of 1074, the rows of the model's table, but has -4; copy or export it again.",
+    ),
+    (
+        "config.json",
+        edited(lambda config: config.pop("eos_token") and None),
+        "must name a token as its `eos_token`, but has None; copy or export it again.",
+    ),
+    ("generation_config.json", cut, NO_OBJECT),
+    (
+        "generation_config.json",
+        edited(lambda config: config.update(num_beams="x")),
+        "has an impossible setting (`num_beams` must be a positive integer, but is 'x'); copy or export it again.",
+    ),
+    (
+        "generation_config.json",
+        edited(lambda config: config.update(eos_token_id=999)),
+        "must name tokens as its `eos_token_id`, but has 999; copy or export it again.",
+    ),
+    ("tokenizer.json", cut, NO_OBJECT),
+    ("tokenizer_config.json", None, "has no tokenizer_config.json; copy or download it again."),
+]
+
+
+@pytest.mark.parametrize(("file", "damage", "sentence"), DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, file, damage, sentence):
+    folder = tmp_path / "damaged"
+    shutil.copytree(folders[1], folder)
+    content = (folder / file).read_bytes()
+    (folder / file).unlink()
+    if damage is not None:
+        (folder / file).write_bytes(damage(content))
+    code, out, found = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
+    assert (code, out) == (1, "") and f"'{folder}'" in found and "\n" not in found
+    assert sentence in found and found.endswith((" again.", "holds no such model."))
+
+
+def test_files_of_two_exports_are_not_mixed(folders, tiny_config, tmp_path, vaswani):
+    tokenizer = train_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, vocab_size=270)
+    model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer)))
+    model.save_pretrained(tmp_path / "checkpoint")
+    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    export(tmp_path / "checkpoint", tmp_path / "other", "ctranslate2")
+    for file in ("model.bin", "tokenizer.json", "shared_vocabulary.json"):
+        folder = tmp_path / file
+        shutil.copytree(folders[1], folder)
+        shutil.copy(tmp_path / "other" / file, folder / file)
+        code, out, sentence = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
+        assert (code, out) == (1, "")
+        assert sentence.startswith(f"shared_vocabulary.json of '{folder}' must have ")

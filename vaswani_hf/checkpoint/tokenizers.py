@@ -111,15 +111,31 @@ def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[s
     Raises:
         ValueError: If it is not a file with a JSON object.
     """
-    path = folder / file
-    if path.is_dir():
-        raise ValueError(f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
+    content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(
             f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it again."
         )
     return content
+
+
+def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
+    """The content of a file of a checkpoint, as `read_json_object` takes it; None where it is no JSON.
+
+    Args:
+        folder: The folder of the checkpoint.
+        file: The path of the file in it.
+        name: The user's name for the checkpoint, for errors.
+
+    Raises:
+        ValueError: If it is missing or a folder.
+    """
+    path = folder / file
+    if not path.exists():
+        raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")
+    if path.is_dir():
+        raise ValueError(f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None

@@ -15,7 +15,6 @@ that they have in `generate`. CTranslate2 differs in these points:
 Letters of shapes: B sentences, S source length, T target length with `</s>`, R translations per sentence.
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -30,12 +29,11 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from ..checkpoint.decoding import DECODING_SETTINGS
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
-from ..checkpoint.tokenizers import load_tokenizers
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
 logger = logging.get_logger(__name__)
@@ -69,7 +67,7 @@ class CTranslate2Backend:
         num_threads (int, optional): Threads of a CPU; those of torch by default.
 
     Raises:
-        ValueError: If CTranslate2 is not installed, or the folder holds no such model.
+        ValueError: If CTranslate2 is not installed, or the folder holds no such model or a damaged one.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
@@ -77,26 +75,20 @@ class CTranslate2Backend:
             raise ValueError(
                 "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
             )
-        folder = Path(folder)
-        if not (folder / "model.bin").exists() or not (folder / GENERATION_FILE).exists():
-            raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
-            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
         self._folder, self._device = str(folder), device
         self._seed: int | None = None
-        self.source_tokenizer, self.target_tokenizer = load_tokenizers(folder)
-        self.generation_config = GenerationConfig.from_pretrained(folder)
+        files = CTranslate2Files.read(Path(folder))
+        self.source_tokenizer, self.target_tokenizer = files.tokenizers
+        self.generation_config, self._num_positions = files.generation_config, files.num_positions
+        self._source_tokens, self._target_tokens = files.source_tokens, files.target_tokens
         self._warn_of_unknown_settings()
-        self._source_tokens, self._target_tokens = _vocabularies(folder)
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._ends = eos_token_ids(self.generation_config)
         # The end is never forbidden by itself, as in `generate`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        self._num_positions = config["max_position_embeddings"]
         has_limit = self.source_tokenizer.model_max_length < 10**6
         self.max_positions = self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         self._translator, self._drawing = self._loaded(num_threads or torch.get_num_threads()), None
@@ -105,7 +97,14 @@ class CTranslate2Backend:
         import ctranslate2
 
         kind, _, index = self._device.partition(":")
-        return ctranslate2.Translator(self._folder, kind, device_index=int(index or 0), intra_threads=num_threads)
+        settings = {"device_index": int(index or 0), "intra_threads": num_threads}
+        try:
+            return ctranslate2.Translator(self._folder, kind, **settings)
+        except RuntimeError as error:
+            reason = str(error).split(". ")[0].rstrip(".")
+            raise ValueError(
+                f"CTranslate2 cannot load '{self._folder}' ({reason}); copy or export it again."
+            ) from error
 
     def seed(self, seed: int) -> None:
         """Makes sampling draw what it always draws after this seed, on one thread.
@@ -337,15 +336,6 @@ def load_ctranslate2_translator(
         raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
     backend = CTranslate2Backend(name_or_path, device or "auto")
     return Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
-
-
-def _vocabularies(folder: Path) -> tuple[list[str], list[str]]:
-    """The tokens of source and target by their ids."""
-    names = ("source_vocabulary.json", "target_vocabulary.json")
-    if (folder / "shared_vocabulary.json").exists():
-        names = ("shared_vocabulary.json",) * 2
-    source, target = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
-    return source, target
 
 
 def _options(config: SimpleNamespace, end_tokens: list[str], with_attention: bool) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ..model.translator_vaswani import (
 )
 from .bad_lines import BadLine, attempted, line_by_line, readable
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
+from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, has_bfloat16, settle
 from .pytorch import PyTorchBackend
 from .quantization import check_quantization, quantize
@@ -39,9 +40,6 @@ from .scoring import (
     with_alternatives,
 )
 from .sentences import split_sentences
-
-# A folder with one of them was written by CTranslate2.
-CTRANSLATE2_VOCABULARIES = ("shared_vocabulary.json", "target_vocabulary.json")
 
 
 class Translator(TranslationEngine):
@@ -105,7 +103,7 @@ class Translator(TranslationEngine):
         folders = []
         for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
             folders.append(checkpoint_folder(name, option=option, **hub_kwargs))
-            if any((folders[-1] / vocabulary).is_file() for vocabulary in CTRANSLATE2_VOCABULARIES):
+            if any((folders[-1] / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
                     f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs it."
                 )
