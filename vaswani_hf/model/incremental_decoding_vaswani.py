@@ -12,6 +12,7 @@ Letters of shapes: B sentences at the start, N sentences still searched, K beams
 M tokens in the tree, H heads, D model width, V target vocabulary.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,8 +38,8 @@ class TokenTree:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # Tokens that beams descend from, the most of a sentence, when they were counted last.
-        self.num_living = 0
+        # Tokens that beams descend from, the most of a sentence, if they were counted since the last pruning.
+        self.num_living = sys.maxsize
         # Additive mask [N, beams, capacity]; None where every token is everybody's.
         self.visible: torch.Tensor | None = None
         # [N, capacity] int64 positions of the tokens, where an attention asks for them.
@@ -134,7 +135,7 @@ class TokenTree:
         if self.positions is not None:
             kept = self.positions[:, : self.length] if entries is None else self.positions.gather(1, entries)
             self.positions = nn.functional.pad(kept, (0, capacity - length))
-        self.length, self.capacity = length, capacity
+        self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
 
 
 class TreeCache(EncoderDecoderCache):
