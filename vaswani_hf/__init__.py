@@ -70,6 +70,8 @@ PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constr
 PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
 PACKAGE_PARTS["DecoderLayerStep"] = lambda: import_module(".translation.direct_steps", __name__).DecoderLayerStep
 PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
+PACKAGE_PARTS["top_candidates"] = lambda: import_module(".translation.fast_candidates", __name__).top_candidates
+PACKAGE_PARTS["LateReading"] = lambda: import_module(".translation.late_reading", __name__).LateReading
 
 
 __all__ = [

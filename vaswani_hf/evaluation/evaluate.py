@@ -82,6 +82,7 @@ def evaluate_translator(
 
     Raises:
         ValueError: If there are no sentences or not as many references.
+        NotFiniteError: If the model's logits are not finite.
     """
     if len(sources) != len(references):
         raise ValueError(
@@ -97,6 +98,8 @@ def evaluate_translator(
     nats, tokens = negative_log_likelihood(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
+    if not math.isfinite(nats):
+        _refuse_broken(translator, sources, references)
     # A corpus line may end in spaces, which are no part of the sentence.
     scores = score_translations(translations, [r.strip() for r in references], tokenize=tokenize, lowercase=lowercase)
     return {
@@ -108,6 +111,13 @@ def evaluate_translator(
         "sentences_per_second": len(sources) / seconds,
         "translations": translations,
     }
+
+
+def _refuse_broken(translator: Translator, sources: list[str], references: list[str]) -> None:
+    """Score pair by pair those that the perplexity is of, which raises where logits are not finite."""
+    for source, reference in zip(sources, references, strict=True):
+        if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
+            list(translator.score([source], [reference]))
 
 
 def _with_progress(items: Iterable[str], total: int) -> Iterable[str]:

@@ -45,13 +45,10 @@ class AttentionWatch:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask [B, S] bool that the padding tokens imply, True for real tokens.
+    """The attention mask [B, S] bool that the padding tokens among `input_ids` [B, S] imply, True for real tokens.
 
-    Args:
-        input_ids (torch.Tensor): [B, S] int64.
-        pad_token_id (int): The id of `<pad>`.
-        shared_with (str, optional): "end" where `</s>` has the same id, so that the first one after a token is no
-            padding; "start" where the decoder's start has the same id, so that the last one before a token is none.
+    It is `shared_with` the "end" where `</s>` has the same id, so that the first one after a token is no padding, with the
+    "start" where the decoder's start has it, so that the last one before a token is none.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -70,13 +67,8 @@ def positions_of(
 ) -> torch.Tensor:
     """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before it, has 0.
 
-    Args:
-        attention_mask (torch.Tensor, optional): [B, S] with the cached tokens, nonzero for real ones; or a causal mask
-            [B, 1, T, S], bool or additive, as `generate` makes one for a static cache. With any other mask all tokens
-            count.
-        states (torch.Tensor): [B, T, D], the embedded tokens.
-        past_length (torch.Tensor or int): Tokens before these, where all count.
-        is_causal (bool): True if a mask [B, 1, T, S] is causal, so that a token sees itself and the real ones before.
+    The mask is [B, S] with the cached tokens, nonzero for real ones; or one [B, 1, T, S] that `is_causal`, bool or additive,
+    as `generate` makes one for a static cache. With any other all tokens [B, T, D] count, and `past_length` before them.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -105,16 +97,10 @@ def attention_masks(
 ) -> list[Any]:
     """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
 
-    Args:
-        attentions (Sequence): One per layer; those with the same implementation and neighbourhood share a mask.
-        inputs_embeds (torch.Tensor): [B, T, D] float, where the queries come from.
-        attention_mask (torch.Tensor, optional): [B, S], nonzero for real tokens; of self-attention with the cached ones.
-        past_key_values (Cache, optional): The decoder's cache, or that of both attentions.
-        encoder_hidden_states (torch.Tensor, optional): [B or B/K, S, D] float, for cross-attention; K beams of a
-            sentence may share one source, which then has one mask.
-
-    Returns:
-        list: For each attention the mask that its implementation takes.
+    For each attention of a stack the mask that its implementation takes; those with the same implementation and neighbourhood
+    share one. Queries come from `inputs_embeds` [B, T, D]; the mask [B, S] is nonzero for real tokens, in self-attention with
+    the cached ones. With `encoder_hidden_states` [B or B/K, S, D] it is for cross-attention; K beams of a sentence may share
+    one source, which then has one mask.
     """
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
@@ -187,14 +173,10 @@ def eager_attention_forward(
 
 
 class VaswaniAttention(nn.Module):
-    """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V).
+    """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
 
-    Attributes:
-        neighbourhood (Callable, optional): None for all pairs of positions that the order allows; a subclass may narrow
-            self-attention down by a method of query and key positions (int64, broadcastable), True where one may attend.
-            Only their difference may matter, because padding may shift both.
-    """
-
+    # None for all pairs of positions that the order allows; a subclass may narrow self-attention down by a method of query
+    # and key positions (int64, broadcastable), True where one may attend. Only their difference may matter: padding shifts both.
     neighbourhood: Neighbourhood | None = None
 
     def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
@@ -261,19 +243,11 @@ class VaswaniAttention(nn.Module):
         attention_watch: AttentionWatch | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from each position to those that the mask allows.
+        """Attend from each position to those that the mask allows: [B, T, D], and the weights [B, H, T, S] where there are any.
 
-        Args:
-            hidden_states (torch.Tensor): [B, T, D] float, where the queries come from.
-            key_value_states (torch.Tensor, optional): [B, S, D] float, the encoder's output in cross-attention; [B/K,
-                S, D] where every K rows, the beams of a sentence, have one source in common.
-            past_key_values (Cache, optional): Keys and values of earlier calls.
-            attention_mask (torch.Tensor, optional): The mask that the implementation takes.
-            attention_watch (AttentionWatch, optional): Gets the weights of a cross-attention.
-            **kwargs: Passed on to the attention implementation.
-
-        Returns:
-            tuple: [B, T, D] float, and the weights [B, H, T, S] where the implementation gives them.
+        Queries come from `hidden_states` [B, T, D]; in cross-attention keys and values from `key_value_states`, the encoder's
+        output [B, S, D], or [B/K, S, D] where every K rows, the beams of a sentence, have one source in common. The mask is
+        the one that the implementation takes, which also gets `kwargs`; a watch gets the weights of a cross-attention.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)

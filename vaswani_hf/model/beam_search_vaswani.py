@@ -15,17 +15,19 @@ T tokens so far with the prompt, V target vocabulary.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
+from .configuration_vaswani import PACKAGE_PARTS
 from .incremental_decoding_vaswani import gather_beams
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
 NOTHING = -1e9
+# Devices that work on while others wait for their numbers.
+WAITED_FOR = ("cuda",)
 # Criteria that the search checks itself.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
@@ -60,56 +62,50 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """The best ways to go on, by log-probabilities [N, K, V] and scores [N, K] of the beams; nothing where there are fewer."""
-    num_sentences, num_beams, num_classes = log_probs.shape
-    chunk = chunk_size(num_classes)
-    if chunk == 1 or num_beams * num_classes // chunk < number:
-        found = min(number, num_beams * num_classes)
-        best, index = (log_probs + scores.unsqueeze(2)).flatten(1).topk(found)
-        if found < number:
-            best = torch.nn.functional.pad(best, (0, number - found), value=NOTHING)
-            index = torch.nn.functional.pad(index, (0, number - found))
-        return Candidates(best, index // num_classes, index % num_classes)
-    # The best classes lie in the chunks with the highest maxima; looking for those first is twice as fast.
-    chunks = log_probs.view(num_sentences, num_beams, -1, chunk)
-    maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    chosen = maxima.flatten(1).topk(number, sorted=False).indices
-    parents = chosen // chunks.shape[2]
-    members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, chunk))
-    best, index = (members + scores.gather(1, parents).unsqueeze(2)).flatten(1).topk(number)
-    chosen = chosen.gather(1, index // chunk)
-    return Candidates(best, chosen // chunks.shape[2], chosen % chunks.shape[2] * chunk + index % chunk)
-
-
-@lru_cache
-def chunk_size(num_classes: int) -> int:
-    """The divisor of the number of classes that is nearest to its root, or 1 if none is near."""
-    root = math.isqrt(num_classes)
-    near = [size for size in range(root // 4 + 1, root * 4) if num_classes % size == 0]
-    return min(near, key=lambda size: abs(math.log(size / root)), default=1) if root > 16 else 1
+    num_beams, num_classes = log_probs.shape[1:]
+    found = min(number, num_beams * num_classes)
+    best, index = (log_probs + scores.unsqueeze(2)).flatten(1).topk(found)
+    if found < number:
+        best = torch.nn.functional.pad(best, (0, number - found), value=NOTHING)
+        index = torch.nn.functional.pad(index, (0, number - found))
+    return Candidates(best, index // num_classes, index % num_classes)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """Ways to go on, drawn without replacement in proportion to their probability, in the order drawn."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
-    index = torch.multinomial(torch.softmax(total, dim=-1), num_samples=number)
+    probabilities = torch.softmax(total, dim=-1)
+    # What `torch.multinomial` does after it has waited for the device to look at the probabilities.
+    index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
+
+
+class NotFiniteError(ValueError):
+    """The logits of a sentence are NaN or infinite; `sentence` is its number in the batch."""
+
+    def __init__(self, sentence: int, text: str | None = None):
+        super().__init__(sentence, text)
+        self.sentence, self.text = sentence, text
+
+    def __str__(self) -> str:
+        of = f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
+        return (
+            f"The model's logits for {of} are NaN or infinite: its weights are damaged, or too large for their dtype; try "
+            "bfloat16 or float32 if that is float16."
+        )
 
 
 class BeamSearch:
     """The search for the translations of a batch of sentences, all beams of all sentences at once (batched beams).
 
-    Args:
-        decoders (list): Decoders of one model, or of several whose probabilities are averaged.
-        prompt (torch.Tensor): [B, P] int64.
-        sentences (torch.Tensor): [N] int64, those of the batch that are searched.
-        config (GenerationConfig): The settings; `num_beams` is K, `num_return_sequences` R.
-        limits (torch.Tensor): [B] int64, new tokens at most.
-        processors (LogitsProcessorList): Applied to log-probabilities.
-        criteria (StoppingCriteriaList): Applied to candidates.
-        source_mask (torch.Tensor, optional): [B, S], nonzero for real tokens; for the coverage.
-        in_lock_step (bool): All sentences stay to the end, and the steps are those of transformers.
+    `decoders` are those of one model, or of several whose probabilities are averaged; `prompt` is [B, P] int64; `sentences`
+    [N] int64 are searched, of `limits` [B] int64 new tokens at most; in the config `num_beams` is K and
+    `num_return_sequences` R. Processors see log-probabilities, criteria candidates; `source_mask` [B, S] is for the coverage.
+    `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
     """
+
+    of_sentences: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
     def __init__(
         self,
@@ -124,11 +120,9 @@ class BeamSearch:
         in_lock_step: bool = False,
     ):
         self.decoders, self.config, self.processors, self.in_lock_step = decoders, config, processors, in_lock_step
-        self.criteria = StoppingCriteriaList(
-            [criterion for criterion in criteria if not isinstance(criterion, OWN_CRITERIA)]
-        )
+        self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
         self.source_mask = source_mask
-        self.limits, self.first_limit = limits, int(limits.min())
+        self.limits, (self.first_limit, self.last_limit) = limits, torch.stack(limits.aminmax()).tolist()
         self.eos = config._eos_token_tensor
         self.fill = self._fill_value()
         self.num_beams = config.num_beams
@@ -139,6 +133,13 @@ class BeamSearch:
         is_exact = config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
         self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
         self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
+        # A device need not be waited for where a step more is without effect: no draws, outputs or parts of others.
+        is_own = not (in_lock_step or config.do_sample or processors or self.criteria)
+        is_late = is_own and "LateReading" in PACKAGE_PARTS and limits.device.type in WAITED_FOR
+        self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
+        self.asks_first = not (self.late or config.do_sample or limits.device.type in WAITED_FOR)
+        best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)()
+        self.choose = sample_candidates if config.do_sample else best
         self.num_full = config.num_beams
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
         knows_all = is_exact and not in_lock_step and not processors
@@ -167,11 +168,12 @@ class BeamSearch:
         self.parents = torch.zeros(num_sentences, num_beams, dtype=torch.int64, device=device)
         self.is_open = torch.ones(num_sentences, dtype=torch.bool, device=device)
         self.is_improvable = self.is_open.clone()
-        self.is_over = self.some_finished = False
+        self.is_over = False
         self.num_new = 0
         self.finished_scores = torch.full((batch, num_beams), NOTHING, device=device)
         self.finished_lengths = torch.zeros(batch, num_beams, dtype=torch.int64, device=device)
         self.finished_paths = paths.clone()
+        self.nothing = torch.tensor([self.fill, -1][: paths.shape[3]], device=device)
         self.step_scores: list[torch.Tensor] = []
         self.step_logits: list[torch.Tensor] = []
 
@@ -191,28 +193,49 @@ class BeamSearch:
                 logits = [decoder.step(self.sequences, self.parents) for decoder in self.decoders]
             if not self.is_over:
                 self._take_step(logits)
+        if self.late and (asked := self.late.exchange(None)):
+            self._taken_up(*asked)
 
     def _take_step(self, logits: list[torch.Tensor]) -> None:
         candidates = self._candidates(self._log_probs(logits))
         self.num_new += 1
         paths = self._extended(candidates)
         ended = self._ended(candidates, paths)
-        some_ended = bool(ended.any())
-        if some_ended:
-            self._finish(candidates, paths, ended)
+        # Nothing closes before something has ended, and of a CPU this may be asked by itself.
+        self.asks_first = self.asks_first and not self._told(ended.any())[0]
+        some_ended, num_staying = 0.0, float(len(self.sentences))
+        if not self.asks_first:
+            finished = self._finish(candidates, ended)
+            some_ended, num_staying = self._told(ended.any(), self._close(candidates, ended))
+            self.is_over = num_staying == 0 or self.num_new >= self.last_limit
         # Candidates that were not sampled are in order; where none has ended the first ones are the best.
-        if some_ended or self.config.do_sample:
+        if some_ended or self.late or self.config.do_sample:
+            self._keep_finished(finished, paths)
             self.scores, best = (candidates.scores + ended * NOTHING).topk(self.num_beams)
             self.paths, self.parents = gather_beams(paths, best), candidates.parents.gather(1, best)
         else:
             self.paths = paths[:, : self.num_beams]
             self.scores, self.parents = candidates.scores[:, : self.num_beams], candidates.parents[:, : self.num_beams]
-        self.some_finished |= some_ended
-        # Anything may improve as long as nothing has finished.
-        if self.some_finished:
-            self._close(ended)
-            if not self.in_lock_step:
-                self._leave()
+        if not (self.is_over or self.in_lock_step):
+            self._leave(int(num_staying))
+
+    def _told(self, *numbers: torch.Tensor) -> list[float]:
+        """These numbers, or, where they are read late, those of the step before: the one thing that a device is waited for."""
+        trees = [decoder.tree for decoder in self.decoders if decoder.tree is not None and decoder.tree.is_nearly_full]
+        living = [tree.living().sum(dim=1).max() for tree in trees]
+        asked: Any = (torch.stack((self.seen[0].sum(), *numbers, *living)), trees, self.seen)
+        told = self.late.exchange(asked) if self.late else asked
+        return [1.0, len(self.sentences)] if told is None else self._taken_up(*told)
+
+    def _taken_up(self, numbers: torch.Tensor, trees: list[Any], seen: tuple[torch.Tensor, ...]) -> list[float]:
+        first, *told = numbers.tolist()
+        if math.isnan(first) and not self.config.remove_invalid_values:
+            log_probs, was_open, sentences = seen
+            for sentence in sentences[log_probs.isnan().any(dim=1) & was_open].tolist():
+                raise NotFiniteError(sentence)
+        for tree in reversed(trees):
+            tree.num_living = int(told.pop())
+        return told
 
     def _log_probs(self, logits: list[torch.Tensor]) -> torch.Tensor:
         """[N, K or 1, V]: processed, of all beams or, before the first token, of one."""
@@ -221,6 +244,8 @@ class BeamSearch:
             # Some have looked at all beams and some at one, as long as they are alike.
             others = [torch.log_softmax(other, dim=-1).expand_as(log_probs) for other in logits[1:]]
             log_probs = torch.stack([log_probs, *others]).logsumexp(dim=0) - math.log(len(logits))
+        # Where one logit is NaN or infinitely high, or all are infinitely low, the log-probabilities of the row are NaN.
+        self.seen = (log_probs[:, :, 0], self.is_open, self.sentences)
         if self.processors:
             log_probs = log_probs.expand(-1, self.num_beams, -1)
             log_probs = self._in_full_batch(self.processors, self.sequences, log_probs)
@@ -240,8 +265,7 @@ class BeamSearch:
         return function(*rows).unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
-        choose = sample_candidates if self.config.do_sample else top_candidates
-        return choose(log_probs, self.scores[:, : log_probs.shape[1]], self.num_candidates)
+        return self.choose(log_probs, self.scores[:, : log_probs.shape[1]], self.num_candidates)
 
     def _extended(self, candidates: Candidates) -> torch.Tensor:
         """The candidates' paths [N, C, T + 1, 1 or 2]."""
@@ -264,29 +288,32 @@ class BeamSearch:
             ended |= self._in_full_batch(lambda sequences: self.criteria(sequences, scores), paths[..., 0])
         return ended
 
-    def _finish(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor) -> None:
-        """Put the best candidates that have ended among the finished ones of their sentence, K of which are kept."""
-        entering = ended & self.is_open.unsqueeze(1) & (candidates.scores > NOTHING / 2)
-        entering[:, self.num_beams :] = False
-        scores = candidates.scores / length_penalty(self.num_new, self.config)
+    def _finish(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
+        """Keep the scores of the best K that have finished: which [N, K] of those before and, behind them, of K candidates."""
+        scores, old = candidates.scores[:, : self.num_beams], self.sentences
+        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NOTHING / 2)
+        scores = scores / length_penalty(self.num_new, self.config)
         if self.decoders[0].coverage is not None:
-            scores = scores + self._coverage_scores(candidates.parents)
-        old = self.sentences
+            scores = scores + self._coverage_scores(candidates.parents[:, : self.num_beams])
         # Below what does not exist, so that it stays where not as many as beams have finished.
         merged = torch.cat((self.finished_scores[old], scores.masked_fill(~entering, 2 * NOTHING)), dim=1)
-        self.finished_scores[old], best = merged.topk(self.num_beams)
-        lengths = torch.full_like(candidates.tokens, self.num_new).masked_fill(~entering, 0)
-        self.finished_lengths[old] = torch.cat((self.finished_lengths[old], lengths), dim=1).gather(1, best)
+        self.finished_scores[old], kept = merged.topk(self.num_beams)
+        return kept
+
+    def _keep_finished(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
+        """The lengths and paths of what `_finish` has kept."""
+        old, new = self.sentences, paths[:, : self.num_beams]
+        lengths = torch.cat((self.finished_lengths[old], torch.full_like(kept, self.num_new)), dim=1)
+        self.finished_lengths[old] = lengths.gather(1, kept)
         grow = paths.shape[2] - self.finished_paths.shape[2]
         if grow > 0:
             self.finished_paths = self._filled(self.finished_paths, grow)
-        paths = self._filled(paths, -grow) if grow < 0 else paths
-        self.finished_paths[old] = gather_beams(torch.cat((self.finished_paths[old], paths), dim=1), best)
+        new = self._filled(new, -grow) if grow < 0 else new
+        self.finished_paths[old] = gather_beams(torch.cat((self.finished_paths[old], new), dim=1), kept)
 
     def _filled(self, paths: torch.Tensor, steps: int) -> torch.Tensor:
         """Paths with as many steps of nothing after them."""
-        nothing = torch.tensor([self.fill, -1][: paths.shape[3]], device=paths.device)
-        return torch.cat((paths, nothing.expand(*paths.shape[:2], steps, -1)), dim=2)
+        return torch.cat((paths, self.nothing.expand(*paths.shape[:2], steps, -1)), dim=2)
 
     def _coverage_scores(self, parents: torch.Tensor) -> torch.Tensor:
         coverage = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)
@@ -294,34 +321,33 @@ class BeamSearch:
         scores = self.config.coverage_penalty * coverage_score(coverage, mask)
         return scores.gather(1, parents)
 
-    def _close(self, ended: torch.Tensor) -> None:
-        """Close the sentences whose results cannot change any more."""
+    def _close(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
+        """Close the sentences whose results cannot change any more; how many go on, or 0 if the search is over."""
         finished = self.finished_scores[self.sentences]
-        # The score of nothing, while fewer than count have finished.
+        # The score of nothing, while fewer than count have finished: then anything may improve.
         worst = finished[:, self.num_counted - 1]
         length: Any = self.num_new
         if self.config.length_penalty > 0:
             length = torch.where(self.is_exact[self.sentences], self.limits[self.sentences], self.num_new)
-        self.is_improvable &= self.scores[:, 0] / length_penalty(length, self.config) > worst
+        best = (candidates.scores + ended * NOTHING).amax(dim=1)
+        self.is_improvable = self.is_improvable & (best / length_penalty(length, self.config) > worst)
         is_full = self.stops_when_full[self.sentences] & (finished[:, self.num_full - 1] > NOTHING / 2)
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.in_lock_step:
             # transformers asks these of the batch as a whole.
-            self.is_over = not bool(self.is_improvable.any() & ~is_full.all() & goes_on.any())
-        else:
-            self.is_improvable &= goes_on
-            self.is_open &= goes_on
-            self.is_over = not bool(self.is_open.any())
+            return self.is_improvable.any() & ~is_full.all() & goes_on.any()
+        self.is_improvable, self.is_open = self.is_improvable & goes_on, self.is_open & goes_on
+        return self.is_open.sum()
 
-    def _leave(self) -> None:
+    def _leave(self, num_staying: int) -> None:
         """Take out closed sentences, once they are an eighth of all: it costs a copy of the others."""
-        staying = self.is_open.nonzero().squeeze(1)
-        if self.is_over or 8 * len(staying) > 7 * len(self.sentences):
+        if 8 * num_staying > 7 * len(self.sentences):
             return
+        staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
             decoder.select(staying)
-        for name in ("sentences", "paths", "scores", "parents", "is_open", "is_improvable"):
+        for name in self.of_sentences:
             setattr(self, name, getattr(self, name).index_select(0, staying))
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

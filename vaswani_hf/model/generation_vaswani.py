@@ -2,8 +2,7 @@
 
 This file travels with every checkpoint because `model.generate` is here.
 
-Fields of `generation_config` beside those of transformers; each is also an argument of `generate`:
-
+Fields of `generation_config` beside those of transformers, each also an argument of `generate`:
 - `length_penalty_type`: "power" (or None): scores are divided by length^length_penalty; "gnmt": by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), which is the paper's (Section 6.1).
 - `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself, `</s>` counted
@@ -32,6 +31,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     GenerationMixin,
     GenerationMode,
+    LogitsProcessor,
+    LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -42,7 +43,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
-from .beam_search_vaswani import OWN_CRITERIA, BeamSearch
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError
 from .configuration_vaswani import decoder_start_token_id, is_int, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 
@@ -116,6 +117,31 @@ class SentenceLimitCriteria(StoppingCriteria):
         return self.lengths <= input_ids.shape[1]
 
 
+class FiniteLogits(LogitsProcessor):
+    """Notes rows whose logits are NaN or infinite, and goes on with zeros there, so that no step waits; or refuses `at_once`."""
+
+    def __init__(self, at_once: bool = False):
+        self.at_once = at_once
+        self.is_broken: Any = False
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        is_broken = ~scores.amax(dim=-1).isfinite()
+        self.is_broken = self.is_broken | is_broken
+        if self.at_once:
+            self.refuse(len(scores))
+        return scores.masked_fill(is_broken.unsqueeze(1), 0.0)
+
+    def refuse(self, num_sentences: int) -> None:
+        """Refuse such a row of one of these sentences.
+
+        Raises:
+            NotFiniteError: If there is one.
+        """
+        rows = self.is_broken.tolist() if isinstance(self.is_broken, torch.Tensor) else []
+        if any(rows):
+            raise NotFiniteError(rows.index(True) * num_sentences // len(rows))
+
+
 class VaswaniGeneration(GenerationMixin):
     """`generate` with our search behind it, limits for each sentence, and the two vocabularies kept apart."""
 
@@ -141,20 +167,13 @@ class VaswaniGeneration(GenerationMixin):
     ) -> Any:
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
-        Args:
-            inputs (torch.Tensor, optional): [B, S] int64, the source; also as `input_ids`, or else `inputs_embeds` or
-                `encoder_outputs`.
-            generation_config (GenerationConfig, optional): Settings; fields that it leaves unset are the model's.
-            logits_processor (LogitsProcessorList, optional): Further processors.
-            stopping_criteria (StoppingCriteriaList, optional): Further criteria.
-            **kwargs: `ensemble` and `must_contain`, see the head of this file; all other arguments and settings of
-                `GenerationMixin.generate`.
-
-        Returns:
-            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+        The source is `inputs` [B, S] int64, also as `input_ids`, or else `inputs_embeds` or `encoder_outputs`. Fields that the
+        config leaves unset are the model's. `kwargs` are `ensemble` and `must_contain`, see the head of this file, and all
+        other arguments and settings of `GenerationMixin.generate`. Gives [B * R, T] int64, or with `return_dict_in_generate`
+        what transformers returns.
 
         Raises:
-            ValueError: If a setting is impossible.
+            ValueError: If a setting is impossible, or logits are not finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
             # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
@@ -183,6 +202,15 @@ class VaswaniGeneration(GenerationMixin):
             return self._generate_by_search(source, config, model_kwargs, limits, arguments, **extras)
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *limits.criteria(config)])
         return super().generate(source, config, **arguments, **model_kwargs)
+
+    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
+        # Tokens that are shown are read at once anyway.
+        finite = FiniteLogits(at_once=kwargs.get("streamer") is not None)
+        processors = LogitsProcessorList([finite, *logits_processor])
+        processors = logits_processor if generation_config.remove_invalid_values else processors
+        outputs = super()._sample(input_ids, processors, stopping_criteria, generation_config, *args, **kwargs)
+        finite.refuse(len(input_ids) // generation_config.num_return_sequences)
+        return outputs
 
     def _settings(
         self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
@@ -326,6 +354,16 @@ class VaswaniGeneration(GenerationMixin):
             return attention_mask
         return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
 
+    def prepare_inputs_for_generation(self, *args, **kwargs):
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        is_one = inputs["decoder_input_ids"].shape[1] == 1
+        is_one = is_one and all(layer.self_attn.neighbourhood is None for layer in self.get_decoder().layers)
+        for name in ("attention_mask", *["decoder_attention_mask"] * is_one) if self.decodes_trees else ():
+            if (mask := inputs.get(name)) is not None and mask.dim() == 2:
+                # A mask that is made already is not looked at, for which each step would wait for the device.
+                inputs[name] = mask.bool()[:, None, None]
+        return inputs
+
     def compute_transition_scores(self, *args, **kwargs):
         # transformers takes the number of classes from `vocab_size`, which is the source's, and nothing else from us.
         target = SimpleNamespace(vocab_size=self.config.decoder_vocab_size)
@@ -369,27 +407,20 @@ class _Limits:
 
 def _shares_weights(model: Any) -> bool:
     """Several processes hold shares of one model, so that all must take equally many steps."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
+    is_one_of_many = torch.distributed.is_available() and torch.distributed.is_initialized()
+    is_one_of_many = is_one_of_many and torch.distributed.get_world_size() > 1
+    return is_one_of_many and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
 @dataclass
 class SearchTask:
-    """A batch to be searched.
+    """A batch to be searched."""
 
-    Attributes:
-        models: The one that generates and those of its ensemble.
-        inputs: For each model its arguments, for all B sentences.
-        prompt: [B, P] int64.
-        in_lock_step: True if all sentences stay to the end.
-        arguments: Limits [B], processors and criteria.
-        go_on: Says if another step is to be taken, told if this search is over.
-    """
-
+    # The model that generates and those of its ensemble, for each its arguments for all B sentences, and [B, P] int64.
     models: list[Any]
     inputs: list[dict[str, Any]]
     prompt: torch.Tensor
+    # All sentences stay to the end; limits [B], processors and criteria; if another step is taken, told if this search is over.
     in_lock_step: bool
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
@@ -408,9 +439,8 @@ class SearchTask:
         """The search, when it is over, of the sentences `kept` [N] int64, or of all."""
         sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
-        inputs = self.inputs if kept is None else [_selected(old, kept, self.prompt, config) for old in self.inputs]
         decoders: list[Any] = []
-        for model, kwargs in zip(self.models, inputs, strict=True):
+        for model, kwargs in zip(self.models, self.inputs, strict=True):
             in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
             decoder_class = RowDecoder if in_rows or not model.decodes_trees else TreeDecoder
             decoders.append(decoder_class(model, config, kwargs))
@@ -421,20 +451,6 @@ class SearchTask:
         with torch.inference_mode() if is_direct else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.go_on)
         return search
-
-
-def _selected(
-    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
-) -> dict[str, Any]:
-    """The arguments of a model for some sentences with another number of beams."""
-    selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
-    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
-    if "attention_mask" in inputs:
-        selected["attention_mask"] = inputs["attention_mask"][kept]
-    if "decoder_attention_mask" in inputs:
-        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
-        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
-    return selected
 
 
 def _refuse_sampling(name: str, config: GenerationConfig, arguments: dict[str, Any]) -> None:
@@ -451,18 +467,13 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
     if not config.return_dict_in_generate:
         return sequences.clone()
 
-    def recorded(name: str, values: list[Any]) -> tuple | None:
-        return tuple(values) if getattr(config, name) else None
-
     common = {
         "sequences": sequences,
-        "scores": recorded("output_scores", search.step_scores),
-        "logits": recorded("output_logits", search.step_logits),
+        "scores": tuple(search.step_scores) if config.output_scores else None,
+        "logits": tuple(search.step_logits) if config.output_logits else None,
         "encoder_attentions": encoder_outputs.get("attentions") if config.output_attentions else None,
         "encoder_hidden_states": encoder_outputs.get("hidden_states") if config.output_hidden_states else None,
-        "decoder_attentions": recorded("output_attentions", decoder.attentions),
-        "cross_attentions": recorded("output_attentions", decoder.cross_attentions),
-        "decoder_hidden_states": recorded("output_hidden_states", decoder.hidden_states),
+        **decoder.recorded,
         "past_key_values": decoder.returned_cache(search.parents),
     }
     if config.num_beams == 1:

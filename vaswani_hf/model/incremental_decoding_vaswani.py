@@ -12,6 +12,7 @@ Letters of shapes: B sentences at the start, N sentences still searched, K beams
 M tokens in the tree, H heads, D model width, V target vocabulary.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +30,7 @@ STEPS_PER_CAPACITY = 16
 
 
 class TokenTree:
-    """Keys and values of every target token of a sentence's beams, each once, and which of them are a beam's own.
-
-    Beams are positions of one row; nothing is reordered when they branch, the mask changes instead.
-    """
+    """Keys and values of every target token of a sentence's beams, each once; a mask says which of them are a beam's own."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions, self.dtype = attentions, dtype
@@ -40,6 +38,8 @@ class TokenTree:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
+        # Tokens that beams descend from, the most of a sentence, if they were counted since the last pruning.
+        self.num_living = sys.maxsize
         # Additive mask [N, beams, capacity]; None where every token is everybody's.
         self.visible: torch.Tensor | None = None
         # [N, capacity] int64 positions of the tokens, where an attention asks for them.
@@ -83,10 +83,7 @@ class TokenTree:
         return tree_masks(self.attentions, self.visible[:, :, :end], positions, key_positions)
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take up keys [N, H, beams, K] and values of new tokens, and give back those of all M tokens.
-
-        The caller advances `length` when all layers have them.
-        """
+        """Take up keys [N, H, beams, K] and values of new tokens, for all M; the caller advances `length` after all layers."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -104,17 +101,25 @@ class TokenTree:
             if value is not None:
                 setattr(self, name, value.index_select(0, sentences))
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """There is capacity for one more step, and `num_living` will be asked for."""
+        return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
+
+    def living(self) -> torch.Tensor:
+        """[N, M] bool: tokens that a beam descends from."""
+        return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
+
     def _prune(self, num_beams: int) -> None:
-        """Drop the tokens that no beam descends from, and make capacity for more."""
+        """Drop tokens that no beam descends from, and make capacity for more."""
         length, entries = self.length, None
         visible = self.visible
         if visible is not None:
-            alive = (visible[:, :, :length] == 0).any(dim=1)
-            most = int(alive.sum(dim=1).max())
-            visible = visible[:, :, :length]
+            # Those counted a step ago, and each beam's new one.
+            visible, most = visible[:, :, :length], self.num_living + num_beams
             if most < length:
                 # A sentence with fewer keeps some dead ones, which stay invisible.
-                entries = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+                entries = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :most]
                 visible, length = visible.gather(2, entries[:, None].expand(-1, visible.shape[1], -1)), most
         capacity = length + STEPS_PER_CAPACITY * num_beams
         # Layer by layer, so that no more than one layer is held twice.
@@ -130,15 +135,11 @@ class TokenTree:
         if self.positions is not None:
             kept = self.positions[:, : self.length] if entries is None else self.positions.gather(1, entries)
             self.positions = nn.functional.pad(kept, (0, capacity - length))
-        self.length, self.capacity = length, capacity
+        self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
 
 
 class TreeCache(EncoderDecoderCache):
-    """The cache that the decoder's layers take: the tree of target tokens, and the source once per sentence.
-
-    Args:
-        tree (TokenTree): Takes the place of the decoder's own cache.
-    """
+    """The cache that the decoder's layers take: a tree in place of their own tokens, and the source once per sentence."""
 
     def __init__(self, tree: TokenTree):
         self.self_attention_cache: Any = tree
@@ -260,10 +261,10 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        self.attentions: list[Any] = []
-        self.cross_attentions: list[Any] = []
-        self.hidden_states: list[Any] = []
+        # What the decoder has recorded, by its names.
+        self.recorded: dict[str, tuple] = {}
         self.coverage: torch.Tensor | None = None
+        self.tree = None
         cache = model_kwargs.get("past_key_values")
         if cache is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
@@ -318,11 +319,9 @@ class RowDecoder:
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
-        if self.config.return_dict_in_generate and self.config.output_attentions:
-            self.attentions.append(outputs.decoder_attentions)
-            self.cross_attentions.append(outputs.cross_attentions)
-        if self.config.return_dict_in_generate and self.config.output_hidden_states:
-            self.hidden_states.append(outputs.decoder_hidden_states)
+        for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
+            if (values := outputs.get(name)) is not None:
+                self.recorded[name] = (*self.recorded.get(name, ()), values)
         logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
         return logits.unflatten(0, (-1, self.num_beams))
 

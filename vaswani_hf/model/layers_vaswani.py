@@ -126,9 +126,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
             nn.LayerNorm: (self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm),
             type(self.activation_fn): (self.activation_fn,),
         }
-        is_whole = all(
-            type(part) is kind and is_untouched(part) for kind, of_kind in parts.items() for part in of_kind
-        )
+        is_whole = all(type(p) is kind and is_untouched(p) for kind, of_kind in parts.items() for p in of_kind)
         is_own = all(getattr(type(self), name) is own for name, own in _DECLARED.items()) and is_untouched(self)
         return is_whole and is_own and self.self_attn.may_step and self.encoder_attn.may_step
 

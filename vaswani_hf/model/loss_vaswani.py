@@ -21,13 +21,10 @@ LOGITS_PER_CHUNK = 2**24
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """The smoothed target probabilities of the reference and of each other class (Section 5.4).
+    """The smoothed target probabilities of the reference and of each other class (Section 5.4), with the mass e.
 
-    Args:
-        smoothing (float): The mass e, 0.1 in the paper.
-        form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in tensor2tensor;
-            "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
-        num_classes (int): V.
+    The form "t2t" has 1-e for the reference and e/(V-1) for each other class, as tensor2tensor; "torch" has e/V for every
+    class and 1-e more for the reference, as PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -60,11 +57,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states, weight, labels, target, excluded, dtype):
-        """Sum the losses and both gradients over chunks.
-
-        `target` is the pair of `target_probabilities`, `excluded` (class, its logit) or None, `dtype` that of the
-        products.
-        """
+        """Sum losses and gradients over chunks, with the pair of `target_probabilities`; `dtype` is that of the products."""
         with_gradients = any(ctx.needs_input_grad[:2])
         total = states.new_zeros((), dtype=torch.float32)
         if with_gradients:
@@ -132,17 +125,9 @@ def chunked_cross_entropy(
 ) -> torch.Tensor:
     """The loss of decoder states under the output projection, with the logits of a few tokens at a time in memory.
 
-    Args:
-        hidden_states (torch.Tensor): [..., D] float.
-        weight (torch.Tensor): [V, D] float, the output projection.
-        labels (torch.Tensor): [...] int64; -100 is ignored.
-        num_items (torch.Tensor or int, optional): The divisor of the sum (tokens); the number of labels by default.
-        smoothing (float): See `target_probabilities`.
-        form (str): See `target_probabilities`.
-        excluded (tuple, optional): A class that takes no part, and the logit that it gets.
-
-    Returns:
-        torch.Tensor: float32 scalar, in nats per token. Once differentiable.
+    States are [..., D] float, the projection [V, D] float, labels [...] int64, of which -100 is ignored. The sum is divided by
+    `num_items` (tokens), by default the number of labels; for smoothing and form see `target_probabilities`; `excluded` is a
+    class that takes no part, and the logit that it gets. Gives a float32 scalar in nats per token, once differentiable.
     """
     labels = labels.to(hidden_states.device)
     device = hidden_states.device.type

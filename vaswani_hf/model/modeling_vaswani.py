@@ -115,9 +115,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the target vocabulary of a model with two vocabularies, as `resize_token_embeddings` does the source's.
-
-        The output projection, where there is one, is resized too; the target embedding is given back.
+        """The target embedding of a model with two, resized with the projection, as `resize_token_embeddings` does the source's.
 
         Raises:
             ValueError: If source and target share one embedding.
@@ -135,12 +133,6 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
         self.tie_weights()
         return decoder.embed_tokens
-
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """Inputs of the smallest forward pass."""
-        input_ids = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], device=self.device)
-        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "decoder_input_ids": input_ids}
 
     def _init_stack(self, vocab_size: int, layer_class: type[nn.Module], num_layers: int) -> None:
         """The embeddings of a stack, Sections 3.4 and 3.5, and its layers."""
@@ -211,15 +203,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source.
+        """Encode the source: `last_hidden_state` [B, S, D], and what was asked to be recorded.
 
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
-
-        Returns:
-            BaseModelOutput: `last_hidden_state` [B, S, D], and what was asked to be recorded.
-
-        Raises:
-            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
+        The arguments are those of `VaswaniForSeq2SeqLM.forward`; one of `input_ids` and `inputs_embeds` must be given.
         """
         require_one(input_ids, inputs_embeds)
         if attention_mask is None:
@@ -264,16 +250,10 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode the target as far as it is given.
+        """Decode the target as far as it is given: `last_hidden_state` [B, T, D], the cache, what was recorded.
 
         The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
         [B, S, D] with their mask. Padding before the first token is inferred from `<pad>` where nothing is cached.
-
-        Returns:
-            BaseModelOutputWithPastAndCrossAttentions: `last_hidden_state` [B, T, D], the cache, what was recorded.
-
-        Raises:
-            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given.
         """
         require_one(input_ids, inputs_embeds, "decoder_")
         if use_cache and past_key_values is None:
@@ -353,12 +333,9 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source, or take it encoded, and decode the target as far as it is given.
+        """Encode the source, or take it encoded, and decode the target as far as it is given, to states [B, T, D].
 
         The arguments are those of `VaswaniForSeq2SeqLM.forward`.
-
-        Returns:
-            Seq2SeqModelOutput: `last_hidden_state` [B, T, D] of the decoder, the cache, what was recorded.
         """
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
@@ -465,13 +442,10 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
             decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
             labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the loss is
-                label-smoothed as the config says (Section 5.4); in eval mode it is the negative log-likelihood per
-                token, in nats.
+                label-smoothed as the config says (Section 5.4), in eval mode the negative log-likelihood (nats per token).
             use_cache (bool, optional): Give back a cache; `config.use_cache` by default, never with labels.
-            num_items_in_batch (torch.Tensor or int, optional): What the summed loss is divided by (tokens), over all
-                batches that are accumulated; the labels of this batch by default.
-            skip_logits (bool, optional): Compute the loss without holding the logits, which are None then. By
-                default so in training mode with labels.
+            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
+            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
 
         Returns:

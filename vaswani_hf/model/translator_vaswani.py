@@ -20,8 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .beam_search_vaswani import NotFiniteError
 from .configuration_vaswani import eos_token_ids
-from .generation_vaswani import validate_search_fields
+from .generation_vaswani import FiniteLogits, VaswaniGeneration, validate_search_fields
 
 logger = logging.get_logger(__name__)
 
@@ -162,12 +163,24 @@ class GenerateBackend:
         """For each segment of a batch its hypotheses, best first; the settings are those of `generate`.
 
         `with_attention` tells a backend that cannot find the attention later, when it scores, to keep it.
+
+        Raises:
+            NotFiniteError: If logits are not finite; it names the text.
         """
         prefixes, constraints = self.constraints(segments)
         if self.ensemble:
             settings = {"ensemble": self.ensemble, **settings}
         arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **self._idle_settings(settings)}
-        sequences = self.model.generate(**{**arguments, **settings})
+        arguments, finite = {**arguments, **settings}, FiniteLogits()
+        if not isinstance(self.model, VaswaniGeneration):
+            # Models of others do not look at their logits.
+            arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
+        try:
+            sequences = self.model.generate(**arguments)
+            finite.refuse(len(segments))
+        except NotFiniteError as error:
+            error.text = segments[error.sentence].text
+            raise
         prompt_length = constraints["decoder_input_ids"].shape[1] if any(prefixes) else 1
         found = []
         for rows, prefix in zip(sequences.view(len(segments), -1, sequences.shape[1]), prefixes, strict=True):
@@ -220,12 +233,8 @@ class TranslationEngine:
         """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
 
         An empty text, or one of white space, has empty translations. A text longer than the model was made for is cut
-        at word boundaries, its pieces translated and joined by a space, and a warning says so.
-
-        Args:
-            requests: Texts, read as far as a window at a time.
-            options: How to translate.
-            first_line: The number of the first one, for warnings and for the seed.
+        at word boundaries, its pieces translated and joined by a space, and a warning says so. Texts are read as far as a
+        window at a time; `first_line` is the number of the first one, for warnings and for the seed.
         """
         options = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)

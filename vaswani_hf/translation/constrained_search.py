@@ -7,14 +7,17 @@ limit a beam may only go on with them.
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput
 
 from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.incremental_decoding_vaswani import gather_beams
 
 # For each phrase the number of its tokens that the end of a translation has in order; its length once it was there.
 Progress = tuple[int, ...]
@@ -83,21 +86,93 @@ class Phrases:
             progress = self.advanced(progress, token)
         return progress
 
-    def next_tokens(self, progress: Progress) -> set[int]:
-        """The tokens that bring a missing phrase forward.
-
-        Args:
-            progress (tuple): The progress.
-
-        Returns:
-            set: Token ids.
-        """
-        return {p[done] for p, done in zip(self.phrases, progress, strict=True) if done < len(p)}
-
 
 def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
     """The length of the longest beginning of the phrase that the tokens end with."""
     return next(n for n in range(min(len(phrase), len(tokens)), -1, -1) if phrase[:n] == tokens[len(tokens) - n :])
+
+
+class PhraseTables:
+    """The phrases of a batch as tensors, so that a step need not wait for the device to look at its beams.
+
+    Args:
+        phrases (list): The `Phrases` of each of B sentences.
+        device (torch.device): Where the search is.
+
+    Attributes:
+        lengths (torch.Tensor): [B, F] int64, 0 where a sentence has fewer phrases.
+        tokens (torch.Tensor): [B, F, L + 1] int64, -1 behind the end of a phrase.
+        firsts (torch.Tensor): [B, F, L] int64, the same with -1 for a token that the phrase has before.
+        followers (torch.Tensor): [B, F, (L + 1) * (L + 1)] int64, the progress after a token, for each progress before and
+            each place in `firsts`, the last one for all other tokens.
+    """
+
+    def __init__(self, phrases: list[Phrases], device: torch.device):
+        number = max(1, max(len(wanted.phrases) for wanted in phrases))
+        self.longest = max((len(phrase) for wanted in phrases for phrase in wanted.phrases), default=1)
+        tables = [[_table(phrase, self.longest) for phrase in wanted.phrases] for wanted in phrases]
+        nothing = _table((), self.longest)
+        rows = [of_sentence + [nothing] * (number - len(of_sentence)) for of_sentence in tables]
+        self.lengths, self.tokens, self.firsts, self.followers = (
+            torch.tensor([[table[i] for table in row] for row in rows], device=device) for i in range(4)
+        )
+
+    def advanced(self, sentences: torch.Tensor, progress: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The progress after each of some tokens, as `Phrases.advanced` has it.
+
+        Args:
+            sentences (torch.Tensor): [N] int64.
+            progress (torch.Tensor): [N, K, F] int64, that of the beams.
+            tokens (torch.Tensor): [N, K, O] int64.
+
+        Returns:
+            torch.Tensor: [N, K, O, F] int64.
+        """
+        is_first = tokens[..., None, None] == self.firsts[sentences][:, None, None]
+        place = is_first.byte().argmax(dim=-1).masked_fill(~is_first.any(dim=-1), self.longest)
+        index = (progress.unsqueeze(2) * (self.longest + 1) + place).flatten(1, 2).transpose(1, 2)
+        return self.followers[sentences].gather(2, index).transpose(1, 2).unflatten(1, tokens.shape[1:])
+
+    def missing(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
+        """The tokens after which all phrases can be there, as `Phrases.missing` has it.
+
+        Args:
+            sentences (torch.Tensor): [N] int64.
+            progress (torch.Tensor): [N, K, O, F] int64.
+
+        Returns:
+            torch.Tensor: [N, K, O] int64.
+        """
+        lengths = self.lengths[sentences][:, None, None]
+        is_missing = progress < lengths
+        return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
+
+    def next_tokens(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
+        """The token that brings each phrase forward, -1 where that is there.
+
+        Args:
+            sentences (torch.Tensor): [N] int64.
+            progress (torch.Tensor): [N, K, F] int64.
+
+        Returns:
+            torch.Tensor: [N, K, F] int64.
+        """
+        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, progress.shape[1], -1, -1)
+        return tokens.gather(3, progress.unsqueeze(3)).squeeze(3)
+
+
+def _table(phrase: tuple[int, ...], longest: int) -> tuple[int, list[int], list[int], list[int]]:
+    """What `PhraseTables` holds of a phrase."""
+    behind = [-1] * (longest - len(phrase))
+    firsts = [token if token not in phrase[:i] else -1 for i, token in enumerate(phrase)]
+    followers = []
+    for done in range(longest + 1):
+        if done < len(phrase):
+            ways = [_longest_beginning(phrase, (*phrase[:done], token)) for token in phrase]
+            followers += [*ways, *[0] * (longest + 1 - len(phrase))]
+        else:
+            followers += [len(phrase)] * (longest + 1)
+    return len(phrase), [*phrase, *behind, -1], [*firsts, *behind], followers
 
 
 class PhraseSearch(BeamSearch):
@@ -113,26 +188,34 @@ class PhraseSearch(BeamSearch):
         ValueError: If the phrases of a sentence are longer than its translation may be.
     """
 
+    of_sentences = (*BeamSearch.of_sentences, "progress")
+
     def __init__(self, phrases: list[Phrases], num_kept: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.phrases, self.num_kept = phrases, num_kept
+        self.num_kept = num_kept
         self.num_counted = self.num_full = num_kept
         # A sentence without phrases is searched as it would be by itself; one beam ends with its first `</s>`.
         has_none = torch.tensor([not wanted.phrases for wanted in phrases], device=self.limits.device)
         self.stops_when_full = has_none & (self.stops_when_full | (num_kept == 1))
         # Beams that may not end yet have no guess of what they will come to.
         self.is_exact |= ~has_none
-        self.ends = set() if self.eos is None else set(self.eos.tolist())
-        # The progress of each beam, by sentence.
-        self.progress: dict[int, list[Progress]] = {}
+        self.searched, self.tables = self.sentences, PhraseTables(phrases, self.limits.device)
+        # How many of a beam's tokens are looked at: some end it, some bring phrases forward or begin them again.
+        ends = 0 if self.eos is None else len(self.eos)
+        options = [num_kept + ends + 2 * len(wanted.phrases) for wanted in phrases]
+        self.num_options, self.most_options = torch.tensor(options, device=self.limits.device), max(options)
+        self.most_missing = max(wanted.length for wanted in phrases)
+        limits, begun = self.limits.tolist(), []
         for sentence, prompt in zip(self.sentences.tolist(), self.sequences[:, 0].tolist(), strict=True):
-            progress, limit = phrases[sentence].progress(prompt), int(self.limits[sentence])
-            self.progress[sentence] = [progress] * self.num_beams
-            if phrases[sentence].missing(progress) > limit:
+            progress = phrases[sentence].progress(prompt)
+            if phrases[sentence].missing(progress) > limits[sentence]:
                 raise ValueError(
                     f"`must_contain` asks for {phrases[sentence].length} tokens in sentence {sentence}, but its "
-                    f"translation can have no more than {limit}; give a larger `max_new_tokens`."
+                    f"translation can have no more than {limits[sentence]}; give a larger `max_new_tokens`."
                 )
+            begun.append([*progress, *[0] * (self.tables.lengths.shape[1] - len(progress))])
+        # [N, K, F] int64: the progress of each beam.
+        self.progress = torch.tensor(begun, device=self.limits.device)[:, None].expand(-1, self.num_beams, -1)
 
     def take_over(self, search: BeamSearch) -> None:
         """Take the results of the sentences that were not searched here.
@@ -141,7 +224,7 @@ class PhraseSearch(BeamSearch):
             search (BeamSearch): Which has searched them all, with fewer beams.
         """
         others = torch.ones_like(self.limits, dtype=torch.bool)
-        others[list(self.progress)] = False
+        others[self.searched] = False
         length = max(search.finished_paths.shape[2], self.finished_paths.shape[2])
         for name in ("finished_paths", "finished_scores", "finished_lengths"):
             # Copies, because what was made in inference mode cannot be changed outside of it.
@@ -158,64 +241,53 @@ class PhraseSearch(BeamSearch):
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
         if self.num_new > 0:
-            self._follow_beams()
-        total = log_probs + self.scores[:, : log_probs.shape[1], None]
-        most = max(self._num_options(wanted) for wanted in self.phrases)
-        scores, tokens = (values.tolist() for values in total.topk(min(most, total.shape[2]), dim=2))
-        rows = []
-        for row, sentence in enumerate(self.sentences.tolist()):
-            options = self._options(sentence, total[row], scores[row], tokens[row])
-            rows.append(self._grid(options, is_last=self.num_new + 1 >= int(self.limits[sentence])))
+            before = gather_beams(self.progress, self.parents)
+            self.progress = self.tables.advanced(self.sentences, before, self.sequences[:, :, -1:]).squeeze(2)
+        scores, tokens, missing = self._options(log_probs)
+        parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
+        scores, index = scores.flatten(1).sort(descending=True, stable=True)
+        tokens, missing, parents = (values.flatten(1).gather(1, index) for values in (tokens, missing, parents))
+        # First what ends, of the best complete ones; then for each number of missing tokens the best that go on.
+        is_last = self.limits[self.sentences].unsqueeze(1) <= self.num_new + 1
+        ends = is_last if self.eos is None else is_last | torch.isin(tokens, self.eos)
+        is_possible = scores > NOTHING / 2
+        is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
+        # Ways that go on, numbered among those that miss as many tokens.
+        numbers = torch.arange(self.most_missing + 1, device=scores.device)
+        ranks = ((missing.unsqueeze(2) == numbers) & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
+        is_good_enough = ranks.gather(2, missing.unsqueeze(2)).squeeze(2) <= self.num_kept
+        is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
         width = self.num_kept + self.num_beams
-        padded = [row + [(NOTHING, 0, self.fill if self.fill >= 0 else 0)] * (width - len(row)) for row in rows]
-        columns = ([[option[i] for option in row] for row in padded] for i in range(3))
-        types = (torch.float32, torch.int64, torch.int64)
-        device = log_probs.device
-        return Candidates(*(torch.tensor(c, dtype=d, device=device) for c, d in zip(columns, types, strict=True)))
+        order, chosen = torch.where(is_kept, 1 - ends.long(), 2).sort(dim=1, stable=True)
+        is_nothing = order[:, :width] == 2
+        found = []
+        for values, nothing in ((scores, NOTHING), (parents, 0), (tokens, max(self.fill, 0))):
+            values = values.gather(1, chosen[:, :width]).masked_fill(is_nothing, nothing)
+            found.append(torch.nn.functional.pad(values, (0, width - values.shape[1]), value=nothing))
+        return Candidates(*found)
 
-    def _num_options(self, wanted: Phrases) -> int:
-        """How many of a beam's tokens are looked at: some end it, some bring phrases forward or begin them again."""
-        return self.num_kept + len(self.ends) + 2 * len(wanted.phrases)
+    def _options(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ways to go on that leave capacity for the missing tokens: scores, tokens and missing tokens [N, K or 1, O].
 
-    def _follow_beams(self) -> None:
-        tokens, parents = self.sequences[:, :, -1].tolist(), self.parents.tolist()
-        for row, sentence in enumerate(self.sentences.tolist()):
-            old, wanted = self.progress[sentence], self.phrases[sentence]
-            self.progress[sentence] = [
-                wanted.advanced(old[parent], token) for parent, token in zip(parents[row], tokens[row], strict=True)
-            ]
-
-    def _options(
-        self, sentence: int, total: torch.Tensor, scores: list[list[float]], tokens: list[list[int]]
-    ) -> list[tuple[float, int, int, int]]:
-        """Ways to go on as (score, beam, token, missing tokens), best first, that leave capacity for the missing ones."""
-        wanted, capacity = self.phrases[sentence], int(self.limits[sentence]) - self.num_new - 1
-        options = []
-        for beam, row in enumerate(scores):
-            progress = self.progress[sentence][beam]
-            number = self._num_options(wanted)
-            of_token = dict(zip(tokens[beam][:number], row[:number], strict=True))
-            # Those that bring a phrase forward are looked at however improbable they are.
-            of_token |= {token: float(total[beam, token]) for token in wanted.next_tokens(progress)}
-            for token, score in of_token.items():
-                missing = wanted.missing(wanted.advanced(progress, token))
-                if score > NOTHING / 2 and missing <= (0 if token in self.ends else capacity):
-                    options.append((score, beam, token, missing))
-        return sorted(options, reverse=True)
-
-    def _grid(self, options: list[tuple[float, int, int, int]], is_last: bool) -> list[tuple[float, int, int]]:
-        """First what ends, of the best complete ones; then for each number of missing tokens the best that go on."""
-        ending, going_on, num_complete = [], [], 0
-        num_of: dict[int, int] = {}
-        for score, beam, token, missing in options:
-            num_complete += missing == 0
-            if is_last or token in self.ends:
-                if num_complete <= self.num_kept:
-                    ending.append((score, beam, token))
-            elif num_of.setdefault(missing, 0) < self.num_kept:
-                num_of[missing] += 1
-                going_on.append((score, beam, token))
-        return ending + going_on
+        The score of a way that does not is below that of nothing.
+        """
+        progress = self.progress[:, : log_probs.shape[1]]
+        total = log_probs + self.scores[:, : log_probs.shape[1], None]
+        scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
+        columns = torch.arange(tokens.shape[2], device=tokens.device)
+        is_one = (columns < self.num_options[self.sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
+        # Those that bring a phrase forward are looked at however improbable they are.
+        added = self.tables.next_tokens(self.sentences, progress)
+        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_one.unsqueeze(2)).any(dim=3)
+        is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
+        scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
+        is_one = torch.cat((is_one, (added >= 0) & ~is_known), dim=2)
+        tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
+        missing = self.tables.missing(self.sentences, self.tables.advanced(self.sentences, progress, tokens))
+        capacity = (self.limits[self.sentences] - self.num_new - 1).view(-1, 1, 1)
+        if self.eos is not None:
+            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, self.eos), 0)
+        return scores.masked_fill(~is_one | (missing > capacity), 2 * NOTHING), tokens, missing
 
 
 def check_phrases(
@@ -283,7 +355,23 @@ def search_again(
         phrases = [wanted if i in lacking else Phrases([]) for i, wanted in enumerate(phrases)]
     kept = range(len(phrases)) if task.in_lock_step else lacking
     search_class = partial(PhraseSearch, phrases, config.num_beams)
-    other = task.run(grid, search_class, torch.tensor(kept, device=task.prompt.device))
+    sentences = torch.tensor(kept, device=task.prompt.device)
+    inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
+    other = replace(task, inputs=inputs).run(grid, search_class, sentences)
     if not task.in_lock_step:
         other.take_over(search)
     return other
+
+
+def _selected(
+    inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
+) -> dict[str, Any]:
+    """The arguments of a model for some sentences, `kept` [N] int64, with another number of beams."""
+    selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
+    selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
+    if "attention_mask" in inputs:
+        selected["attention_mask"] = inputs["attention_mask"][kept]
+    if "decoder_attention_mask" in inputs:
+        rows = inputs["decoder_attention_mask"].unflatten(0, (len(prompt), -1))[kept, 0]
+        selected["decoder_attention_mask"] = rows.repeat_interleave(config.num_beams, dim=0)
+    return selected

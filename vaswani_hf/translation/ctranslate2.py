@@ -16,6 +16,7 @@ Letters of shapes: B sentences, S source length, T target length with `</s>`, R 
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from transformers.utils import logging
 from ..checkpoint.decoding import DECODING_SETTINGS
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.beam_search_vaswani import coverage_score, length_penalty
+from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
@@ -139,6 +140,7 @@ class CTranslate2Backend:
 
         Raises:
             ValueError: If a setting is unknown or impossible, or phrases are asked for.
+            NotFiniteError: If scores are not finite.
         """
         if any(segment.phrases for segment in segments):
             raise ValueError(
@@ -153,6 +155,9 @@ class CTranslate2Backend:
         end_tokens = [self._target_tokens[i] for i in self._ends]
         options = _options(config, end_tokens, with_attention) | {"suppress_sequences": self._target(self._bad_words)}
         results = self._results(source, prefix, limits, options)
+        for number, result in enumerate(results):
+            if not all(map(math.isfinite, result.scores)):
+                raise NotFiniteError(number, segments[number].text)
         firsts = self._first_attention(source) if with_attention else [None] * len(source)
         return [
             self._ranked(result, first, len(start), config)
@@ -172,6 +177,9 @@ class CTranslate2Backend:
         Returns:
             list: For each hypothesis the log-probabilities of its tokens that were not forced (nats), and the attention
             [1, T, S] float32, None where the search has kept none.
+
+        Raises:
+            NotFiniteError: If log-probabilities are not finite.
         """
         # The end is scored behind every target.
         targets = [h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses]
@@ -179,6 +187,8 @@ class CTranslate2Backend:
         scores: list[tuple[list[float], torch.Tensor | None]] = []
         for hypothesis, row in zip(hypotheses, rows, strict=True):
             attention, num_tokens = getattr(hypothesis, "attention", None), len(hypothesis.token_ids)
+            if not all(map(math.isfinite, row[:num_tokens])):
+                raise NotFiniteError(len(scores), segments[len(scores)].text)
             weights = None if attention is None else torch.tensor(attention)[None, :num_tokens]
             scores.append((row[hypothesis.num_forced : num_tokens], weights))
         return scores

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from ..model.attention_vaswani import AttentionWatch
+from ..model.beam_search_vaswani import NotFiniteError
 from ..model.configuration_vaswani import decoder_start_token_id
 from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment
 from .constraints import constraint_arguments
@@ -54,6 +55,9 @@ class PyTorchBackend(GenerateBackend):
         Returns:
             list: For each hypothesis the log-probabilities of its tokens that were not forced (nats), and the attention
             [N, T, S] float32, None for N = 0.
+
+        Raises:
+            NotFiniteError: If logits are not finite.
         """
         inputs = self.inputs(segments)
         labels = pad_sequence([torch.tensor(h.token_ids) for h in hypotheses], batch_first=True).to(self.model.device)
@@ -65,6 +69,8 @@ class PyTorchBackend(GenerateBackend):
         for row, hypothesis in enumerate(hypotheses):
             num_source, num_tokens = len(segments[row].token_ids), len(hypothesis.token_ids)
             own = log_probs[row, hypothesis.num_forced : num_tokens].tolist()
+            if any(map(math.isnan, own)):
+                raise NotFiniteError(row, segments[row].text)
             scores.append((own, None if attention is None else attention[row, :, :num_tokens, :num_source]))
         return scores
 
@@ -87,7 +93,7 @@ def token_log_probs(
         num_layers: N, the number of last decoder layers to watch; only for models of this package.
 
     Returns:
-        [B, T] float32 in nats; and the cross-attention [B, N, T, S] float32, the mean over heads and models, for N > 0.
+        [B, T] float32 in nats, NaN where logits are NaN or infinite; and the cross-attention [B, N, T, S] float32, the mean over heads and models, for N > 0.
 
     Raises:
         ValueError: If layers of another kind of model are to be watched.
@@ -103,7 +109,9 @@ def token_log_probs(
         logits, weights = _logits_and_attention(model, {**inputs, "decoder_input_ids": decoder_input_ids}, num_layers)
         chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()
         # Row by row, so that the probabilities of all classes never stand beside the logits.
-        log_probs.append(chosen - torch.stack([row.float().logsumexp(-1) for row in logits]))
+        total = torch.stack([row.float().logsumexp(-1) for row in logits])
+        # An infinite logit of another token would look like a probability of 0.
+        log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             attentions.append(torch.stack(weights, dim=1))
     averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))

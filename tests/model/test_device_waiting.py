@@ -1,0 +1,154 @@
+"""How often a step of the search waits for the device: for one stacked reading at most, which may be late."""
+
+import traceback
+from collections import Counter
+
+import pytest
+import torch
+from search_models import PREFIXES, SOURCES, batch_of, translator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vaswani_hf.model import beam_search_vaswani
+from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
+
+PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 4},
+    "the paper's": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_length_a": 2},
+    "two ends": {"num_beams": 3, "eos_token_id": [2, 22]},
+    "early": {"num_beams": 3, "early_stopping": True},
+    "sampling": {"num_beams": 3, "do_sample": True},
+    "coverage": {"num_beams": 4, "coverage_penalty": 0.2},
+    "ensemble": {"num_beams": 4, "ensemble": True},
+    "prefixes": {"num_beams": 4, "prefixes": PREFIXES},
+    "phrases": {"num_beams": 2, "must_contain": PHRASES, "prefixes": PREFIXES},
+    "outputs": {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "prefixes": PREFIXES},
+    "outputs of greedy search": {
+        **{"num_beams": 1, "return_dict_in_generate": True, "output_scores": True, "must_contain": [[]] * 4 + [[[9]]]}
+    },
+}
+# What asks a device for its numbers, and what hands it some that are not in pinned memory.
+WAITING = ("_local_scalar_dense", "nonzero", "equal.default", "masked_select", "unique")
+
+
+class Waiting(TorchDispatchMode):
+    """Counts what would wait for a GPU: reading, masks as indices, lists that become tensors; by place in the code."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.places = Counter()
+        # Tensors of a CPU are made into lists without any operation.
+        to_list = torch.Tensor.tolist
+        monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (self.count(), to_list(tensor))[1])
+
+    def count(self):
+        frames = [frame for frame in traceback.extract_stack() if "/vaswani_hf/" in frame.filename]
+        self.places[f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "elsewhere"] += 1
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        is_mask = name.startswith(("aten.index.", "aten.index_put")) and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        # A number that is written into a tensor is one without dimensions.
+        is_list = "lift_fresh" in name and args[0].dim() > 0
+        if is_mask or is_list or any(one in name for one in WAITING):
+            self.count()
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def models(tiny_config):
+    """Two that do not change."""
+    return [translator(tiny_config, seed=seed) for seed in (0, 1)]
+
+
+def arguments(options, models, most=40, never_ends=False):
+    options = {"max_new_tokens": most, **options}
+    batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
+    if options.get("ensemble"):
+        options["ensemble"] = models[1:]
+    # The start is never the best next token.
+    return batch | options | ({"eos_token_id": 0} if never_ends else {})
+
+
+@pytest.mark.parametrize("never_ends", [False, True], ids=["ends", "never ends"])
+@pytest.mark.parametrize("as_on_a_gpu", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkeypatch):
+    if as_on_a_gpu:
+        monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", ("cpu",))
+    take_step, before, waits = BeamSearch._take_step, [0], []
+    waiting = Waiting(monkeypatch)
+
+    def counted(search, logits):
+        if search.num_new > 0:
+            waits.append(waiting.places.total() - before[0])
+        before[0] = waiting.places.total()
+        take_step(search, logits)
+
+    monkeypatch.setattr(BeamSearch, "_take_step", counted)
+    given = arguments(SEARCHES[name], models, never_ends=never_ends)
+    with waiting:
+        models[0].generate(**given)
+    assert len(waits) > 5
+    # Whoever need not wait, as on a CPU, asks a second time when the first translation of all has ended.
+    assert sum(waits) <= len(waits) + (0 if as_on_a_gpu else 2), waiting.places
+    assert max(waits) <= (1 if as_on_a_gpu else 2), waiting.places
+
+
+def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
+    totals = []
+    for most in (8, 40):
+        with Waiting(monkeypatch) as waiting:
+            models[0].generate(**arguments({"num_beams": 1, "do_sample": True}, models, most, never_ends=True))
+        totals.append(waiting.places.total())
+    assert totals[1] - totals[0] <= 40 - 8
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_reading_late_changes_nothing(models, name, monkeypatch):
+    for num_return_sequences in {1, SEARCHES[name]["num_beams"]}:
+        for most, never_ends in ((3, False), (15, False), (50, True)):
+            given = arguments(SEARCHES[name], models, most, never_ends) | {
+                "num_return_sequences": num_return_sequences
+            }
+            found = []
+            for devices in (("cuda",), ("cpu",)):
+                monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", devices)
+                torch.manual_seed(0)
+                outputs = models[0].generate(**given)
+                found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
+            assert torch.equal(*found)
+
+
+def test_the_search_is_late_only_where_a_step_more_has_no_effect(models, monkeypatch):
+    monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", ("cpu",))
+    make, late = BeamSearch.__init__, {}
+
+    def noted(search, *args, **kwargs):
+        make(search, *args, **kwargs)
+        late[name] = search.late is not None
+
+    monkeypatch.setattr(BeamSearch, "__init__", noted)
+    others = {
+        "processors": {"num_beams": 2, "no_repeat_ngram_size": 2},
+        "criteria": {"num_beams": 2, "stopping_criteria": [lambda ids, scores: torch.zeros(len(ids)).bool()]},
+    }
+    for name, options in (SEARCHES | others).items():  # noqa: B007 - `noted` reads it
+        models[0].generate(**arguments(options, models, 6))
+    assert {name for name, is_late in late.items() if not is_late} == {
+        *("sampling", "outputs", "outputs of greedy search", "processors", "criteria")
+    }
+
+
+def test_drawing_is_that_of_pytorch():
+    for number in (2, 6):
+        log_probs = torch.randn(3, 2, 11).log_softmax(-1)
+        scores = torch.tensor([[0.0, -1.0], [0.0, -2.0], [-3.0, -3.5]])
+        torch.manual_seed(5)
+        found = sample_candidates(log_probs, scores, number)
+        torch.manual_seed(5)
+        probabilities = (log_probs + scores.unsqueeze(2)).flatten(1).softmax(dim=-1)
+        assert torch.equal(found.parents * 11 + found.tokens, torch.multinomial(probabilities, number))

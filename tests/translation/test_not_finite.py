@@ -1,0 +1,271 @@
+"""Logits that are NaN or infinite: one sentence that names the text, wherever they come up; nobody else is blamed."""
+
+import copy
+import json
+import re
+import types
+
+import pytest
+import torch
+from search_models import EOS, OTHER_VOCABULARY, PREFIXES, SOURCES, batch_of, translator
+from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pipeline
+
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.evaluation.evaluate import evaluate_translator
+from vaswani_hf.model import beam_search_vaswani
+from vaswani_hf.model.beam_search_vaswani import NotFiniteError
+from vaswani_hf.translation.translator import Translator
+
+# Only the second of three sentences has it.
+BROKEN_TOKEN = SOURCES[1][0]
+THREE = [SOURCES[2], SOURCES[1], SOURCES[4]]
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "the paper's": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
+    "draws of beams": {"num_beams": 2, "do_sample": True},
+    "one beam drawn": {"num_beams": 1, "do_sample": True, "num_return_sequences": 2},
+    "few to draw from": {"num_beams": 1, "do_sample": True, "top_k": 3, "temperature": 0.7},
+    "phrases": {"num_beams": 2, "must_contain": [[[7]], [[8, 9]], []]},
+    "ensemble": {"num_beams": 2, "ensemble": True},
+    "outputs": {"num_beams": 2, "return_dict_in_generate": True, "output_scores": True},
+    "outputs of greedy search": {"num_beams": 1, "return_dict_in_generate": True},
+    "processors": {"num_beams": 2, "no_repeat_ngram_size": 2},
+    "processors of greedy search": {"num_beams": 1, "no_repeat_ngram_size": 2},
+    "all in step": {"num_beams": 2, "synced_gpus": False, "return_dict_in_generate": True},
+    "no cache": {"num_beams": 2, "use_cache": False},
+}
+
+
+@pytest.fixture(scope="module")
+def healthy(tiny_config):
+    """With a vocabulary of its own for the source; for tests that do not change it."""
+    return translator(tiny_config, **OTHER_VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def broken(healthy):
+    """The same, but for a source token of which nothing is known any more."""
+    model = copy.deepcopy(healthy)
+    model.get_encoder().embed_tokens.weight[BROKEN_TOKEN] = torch.nan
+    return model
+
+
+def generated(model, sources, options, **more):
+    options = {"max_new_tokens": 6, **options, **more}
+    if options.get("ensemble") is True:
+        options["ensemble"] = [model]
+    return model.generate(**batch_of(sources), **options)
+
+
+@pytest.mark.parametrize("as_on_a_gpu", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gpu, monkeypatch):
+    if as_on_a_gpu:
+        monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", ("cpu",))
+    with pytest.raises(
+        NotFiniteError, match="^The model's logits for sentence 1 of the batch are NaN or infinite"
+    ) as error:
+        generated(broken, THREE, options)
+    assert error.value.sentence == 1 and isinstance(error.value, ValueError)
+    # Its neighbours are translated, also those that are padded.
+    generated(broken, [*THREE[:1], *THREE[2:], SOURCES[3]], options)
+
+
+def test_a_search_of_few_sentences_names_the_place_in_the_batch(broken):
+    # Those that end early have left long before: the number is that of the call.
+    model = copy.deepcopy(broken)
+    own = model.logits
+
+    def breaks_late(self, states):
+        logits = own(states)
+        return logits.index_fill(-1, torch.tensor([5]), torch.inf) if len(states) <= 2 else logits
+
+    model.logits = types.MethodType(breaks_late, model)
+    with pytest.raises(NotFiniteError) as error:
+        generated(model, [[14, EOS], [14, EOS], SOURCES[3], SOURCES[3]], {"num_beams": 2}, max_new_tokens=20)
+    assert error.value.sentence == 2
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+def test_one_bad_logit_is_enough_but_for_one_that_is_infinitely_low(healthy, options, value):
+    model = copy.deepcopy(healthy)
+    # A class that no search would choose.
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), value))
+    if value == -torch.inf:
+        torch.manual_seed(0)
+        found = generated(model, THREE, options)
+        torch.manual_seed(0)
+        expected = generated(healthy, THREE, options)
+        sequences = [found, expected] if isinstance(found, torch.Tensor) else [found.sequences, expected.sequences]
+        assert torch.equal(*sequences)
+    else:
+        with pytest.raises(NotFiniteError):
+            generated(model, THREE, options)
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+def test_no_class_that_is_possible_is_as_bad(healthy, options):
+    model = copy.deepcopy(healthy)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: torch.full_like(logits, -torch.inf))
+    model.config.pad_token_id = model.generation_config.pad_token_id = None
+    with pytest.raises(NotFiniteError):
+        generated(model, THREE[:1], options | {"must_contain": None, "pad_token_id": 1})
+
+
+def test_float16_that_overflows_and_encoder_states_that_are_nan(healthy):
+    model = copy.deepcopy(healthy).half()
+    model.lm_head.weight *= 2.0**14
+    with pytest.raises(NotFiniteError, match="try bfloat16 or float32 if that is float16"):
+        generated(model, THREE, {"num_beams": 2})
+    states = healthy.get_encoder()(**batch_of(THREE))
+    states.last_hidden_state[2] = torch.nan
+    with pytest.raises(NotFiniteError) as error:
+        healthy.generate(encoder_outputs=states, attention_mask=batch_of(THREE)["attention_mask"], num_beams=2)
+    assert error.value.sentence == 2
+
+
+def test_whoever_removes_invalid_values_gets_what_transformers_gives(broken):
+    for options in ({"num_beams": 2}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}):
+        generated(broken, THREE, options, remove_invalid_values=True)
+
+
+def test_prefixes_and_masked_classes_are_no_errors(healthy):
+    options = {"num_beams": 2, "suppress_tokens": [3, 4, 5], "max_new_tokens": 5}
+    healthy.generate(**batch_of(SOURCES, "left", PREFIXES), **options)
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint):
+    """Make a folder whose model is broken for texts with an ä."""
+
+    def make(**fields):
+        folder = tiny_checkpoint(two_vocabularies=True, **fields)
+        translator = Translator.from_pretrained(str(folder))
+        ids = set(translator.source_tokenizer("ä")["input_ids"]) - set(
+            translator.source_tokenizer("Hund")["input_ids"]
+        )
+        with torch.no_grad():
+            translator.model.get_encoder().embed_tokens.weight[list(ids)] = torch.nan
+        translator.model.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+TEXTS = ["der Hund", "", "ein Hund läuft und läuft und läuft und läuft", "Hund der"]
+MESSAGE = (
+    "The model's logits for the text 'ein Hund läuft und läuft und läuft und l' are NaN or infinite: its "
+    "weights are damaged, or too large for their dtype; try bfloat16 or float32 if that is float16."
+)
+
+
+def test_translator_pipeline_and_evaluation_name_the_text(checkpoint):
+    folder = checkpoint()
+    translator = Translator.from_pretrained(str(folder))
+    pipe = pipeline("translation", model=str(folder))
+    for translate in (
+        lambda texts, **options: list(translator.translate(texts, **options)),
+        lambda texts, **options: pipe(texts, **options),
+        lambda texts, **options: evaluate_translator(translator, texts, ["dog"] * len(texts), **options),
+        lambda texts, **options: list(translator.score(texts, ["dog"] * len(texts))),
+    ):
+        for options in ({}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}):
+            with pytest.raises(NotFiniteError, match=f"^{re.escape(MESSAGE)}$"):
+                translate(TEXTS, **options)
+            assert len(translate([TEXTS[0], TEXTS[3]], **options)) >= 2
+
+
+def test_a_reference_that_the_search_never_reads_is_named_too(checkpoint, monkeypatch):
+    translator = Translator.from_pretrained(str(checkpoint(tie_word_embeddings=False)))
+    token_id = (set(translator.target_tokenizer("s")["input_ids"]) - {EOS}).pop()
+    with torch.no_grad():
+        translator.model.get_decoder().embed_tokens.weight[token_id] = torch.nan
+    monkeypatch.setattr(translator, "translate", lambda texts, **options: iter(["dog"] * len(texts)))
+    with pytest.raises(NotFiniteError, match="'Hund der'"):
+        evaluate_translator(translator, ["der Hund", "Hund der"], ["dog", "runs so"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--stream",), ("--do_sample", "--num_beams", 1), ("--json",), ("--text", TEXTS[2])],
+    ids=str,
+)
+def test_vaswani_translate_ends_with_the_sentence(checkpoint, vaswani, tmp_path, options):
+    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    given = () if "--text" in options else ("--input", tmp_path / "in")
+    assert vaswani("translate", checkpoint(), *given, *options)[::2] == (1, MESSAGE)
+
+
+def test_vaswani_score_and_evaluate_end_with_the_sentence(checkpoint, vaswani, tmp_path):
+    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    (tmp_path / "out").write_text("dog\n\ndog\ndog\n", encoding="utf-8")
+    folder = checkpoint()
+    assert vaswani("score", folder, "--source", tmp_path / "in", "--target", tmp_path / "out")[::2] == (1, MESSAGE)
+    assert vaswani("evaluate", folder, "--source", tmp_path / "in", "--reference", tmp_path / "out")[::2] == (
+        1,
+        MESSAGE,
+    )
+
+
+def test_streaming_shows_nothing_of_it(broken, capsys):
+    tokenizer = train_tokenizer(["der Hund läuft"], 270)
+    with pytest.raises(NotFiniteError):
+        generated(broken, [SOURCES[1]], {"num_beams": 1}, streamer=TextStreamer(tokenizer, skip_special_tokens=True))
+    assert capsys.readouterr().out.strip() == ""
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}], ids=str)
+def test_models_of_others_are_looked_at_too(options):
+    tokenizer = train_tokenizer(["der Hund läuft"], 270)
+    torch.manual_seed(0)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    ids = {"decoder_start_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **shape, **ids)).eval()
+    pipe = pipeline("translation", model=model, tokenizer=tokenizer)
+    pipe(TEXTS, max_new_tokens=4, **options)
+    with torch.no_grad():
+        model.shared.weight[tokenizer.convert_tokens_to_ids(tokenizer.tokenize("ä"))] = torch.inf
+    with pytest.raises(NotFiniteError, match="ein Hund läuft"):
+        pipe(TEXTS, max_new_tokens=4, **options)
+
+
+def test_ctranslate2_says_it_too(tiny_checkpoint, vaswani, tmp_path):
+    pytest.importorskip("ctranslate2")
+    folder = tiny_checkpoint()
+    assert vaswani("export", folder, tmp_path / "ct2", "--format", "ctranslate2")[0] == 0
+    from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
+
+    translator = load_ctranslate2_translator(tmp_path / "ct2", "cpu")
+    backend = translator.backend
+
+    class Broken:
+        """A result of CTranslate2 with broken weights."""
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def translate_batch(self, source, *args, **kwargs):
+            results = self.inner.translate_batch(source, *args, **kwargs)
+            return [
+                types.SimpleNamespace(hypotheses=r.hypotheses, attention=r.attention, scores=[torch.nan])
+                for r in results
+            ]
+
+        def score_batch(self, source, *args, **kwargs):
+            return [types.SimpleNamespace(log_probs=[torch.nan] * 3) for _ in source]
+
+    backend._translator = Broken(backend._translator)
+    with pytest.raises(NotFiniteError, match="'der Hund'"):
+        list(translator.translate(["der Hund"]))
+    with pytest.raises(NotFiniteError, match="'der Hund'"):
+        list(translator.score(["der Hund"], ["Hund"]))
+
+
+def test_the_error_travels_between_processes():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(NotFiniteError(3, "ein Text")))
+    assert (error.sentence, error.text) == (3, "ein Text") and "'ein Text'" in str(error)
+    assert json.dumps(str(error))
