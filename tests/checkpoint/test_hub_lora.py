@@ -1,5 +1,7 @@
 """LoRA adapters on a published model: trained by the Trainer, pushed, loaded, merged."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import (
@@ -84,3 +86,28 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path
     again = AutoModelForSeq2SeqLM.from_pretrained(f"{published}-merged")
     assert is_tied(again) and torch.equal(logits(again, tokenizer), logits(merged, tokenizer))
     assert pipeline("translation", model=again, tokenizer=tokenizer)(TEXT) == [{"translation_text": TARGET}]
+
+
+def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vaswani, tmp_path):
+    base = AutoModelForSeq2SeqLM.from_pretrained(copier_checkpoint)
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(base, config)
+    shutil.copytree(copier_checkpoint, tmp_path / "both")
+    for folder in (tmp_path / "both", tmp_path / "alone"):
+        adapted.save_pretrained(folder)
+        sentence = (
+            f"'{folder}' holds an adapter of PEFT (adapter_config.json); load it in Python with `PeftModel.from_pretrained`, "
+            "merge it with `merge_and_unload`, and save the merged model in a folder of its own."
+        )
+        assert vaswani("translate", folder, "--text", TEXT) == (1, "", sentence)
+        assert vaswani("export", folder, tmp_path / "out", "--format", "marian") == (1, "", sentence)
+        assert vaswani("push", folder, repo_id) == (1, "", sentence)
+    content = {path.name: path.read_bytes() for path in (tmp_path / "both").iterdir()}
+    hub.create_repository(repo_id).commit(content)
+    sentence = sentence.replace(str(folder), repo_id)
+    assert vaswani("translate", repo_id, "--text", TEXT) == (1, "", sentence)
+    # Merged as the sentence says, it is a model like others.
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    AutoTokenizer.from_pretrained(copier_checkpoint).save_pretrained(tmp_path / "merged")
+    assert vaswani("translate", tmp_path / "merged", "--text", TEXT)[0] == 0

@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from vaswani_hf.checkpoint import hub as requests
 from vaswani_hf.checkpoint.hub import explain, sentence_of
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.publish.push import refuse_private_text
 from vaswani_hf.translation.translator import Translator
 
 IS_LFS = "HF_HUB_DISABLE_XET" in os.environ
@@ -294,6 +296,65 @@ def test_a_card_that_cannot_be_published(hub, repo_id, alice, tiny_checkpoint, v
     (folder / "README.md").write_text(text)
     assert vaswani("push", folder, repo_id)[0] == 0
     assert hub.repository(repo_id).files()["README.md"] == text.encode()
+
+
+LOCAL_PATHS = [
+    "in /usr/local/share/x",
+    "(/nfs/team/a)",
+    "'/nfs01/team/a'",
+    "path=/gpfs/x",
+    "/lustre/work/y",
+    "**/Volumes/Disk/x**",
+    "source:/projects/nlp/train.en",
+    "/project/nlp",
+    "`~/corpus.txt`",
+    "~/.cache/x",
+    "<file:///data/x>",
+    "[notes](file://host/x)",
+    r"\\server\share\x",
+    json.dumps(r"\\server\share\x"),
+    r"D:\corpora\train.en",
+    json.dumps(r"C:\Users\bob"),
+    "D:/corpora/train.en",
+]
+OTHER_TEXTS = """
+https://example.com/projects/x https://github.com/orgs/a/projects/3?q=/projects/x HTTP://h:80/#/nfs/x and/or km/h w/o he/she
+https://people.example.edu/~bob/x <https://example.com/nfs/x> [x](https://example.com/data/x) s3://bucket/projects/x
+~/ ~5/10 ~~/x~~ read/write data/train a/projects/b ./projects/x ../data/x file:// /projects /usr/bin/env user/name@v1 I/O
+$$a \\\\ b$$ \\\\alpha \\\\frac{a}{b} \\n\\t 3:/4
+""".split()
+
+
+@pytest.mark.parametrize("text", LOCAL_PATHS)
+def test_every_kind_of_local_path_is_found(tmp_path, text):
+    for name in ("README.md", "recipe.yaml"):
+        with pytest.raises(
+            ValueError, match=rf"^{name} must be free of local paths, but has '.*'; take it out and push "
+        ):
+            refuse_private_text({name: f"Data: {text}, and more.".encode()}, tmp_path)
+
+
+@pytest.mark.parametrize("text", OTHER_TEXTS)
+def test_no_other_text_is_taken_for_a_local_path(tmp_path, text):
+    refuse_private_text({"README.md": f"Data: {text} and more.".encode()}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shard", ["../model.safetensors", "sub/model.safetensors", "/etc/passwd", "..", "a\\b.safetensors", 7]
+)
+def test_an_index_names_no_file_elsewhere(hub, repo_id, tiny_checkpoint, vaswani, shard):
+    folder = tiny_checkpoint()
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    sentence = (
+        f"model.safetensors.index.json of '{folder}' must name .safetensors files beside it, but names {str(shard)!r}; take "
+        "the files of one checkpoint."
+    )
+    assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
+    assert vaswani("push", folder, repo_id) == (1, "", sentence)
+    with pytest.raises(ValueError, match="must name .safetensors files beside it"):
+        model_card(folder, repo_id)
+    assert ("model", repo_id) not in hub.repositories and not uploads(hub)
 
 
 def test_a_local_path_in_json_is_found_as_json_writes_it(hub, repo_id, tiny_checkpoint, vaswani):

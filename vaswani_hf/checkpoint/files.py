@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+# The file by which PEFT finds an adapter, and transformers puts it into a model that lies beside it.
+ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # The files that translating needs; code, card and recipe are not among them.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
@@ -88,19 +91,34 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
 
 
-def weight_files(folder: Path) -> list[str]:
+def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
     """The names of the files that hold the weights of a checkpoint, with their index where there is one.
 
     Args:
         folder (Path): The folder.
+        name (str or PathLike, optional): The folder or repository as the user named it, for errors.
 
     Returns:
         list: Names; there need not be such files.
+
+    Raises:
+        ValueError: If the index is damaged, or names a file that is not beside it.
     """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
-    shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
-    return [*sorted(set(shards)), INDEX_FILE]
+    place = f"{INDEX_FILE} of '{name or folder}'"
+    try:
+        shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
+        names = sorted({str(shard) for shard in shards})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ValueError(f"{place} is damaged; copy or download it again.") from None
+    for shard in names:
+        # A path would be read, and published, from wherever it leads to.
+        if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
+            raise ValueError(
+                f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of one checkpoint."
+            )
+    return [*names, INDEX_FILE]
 
 
 def finite(value: Any) -> Any:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .files import CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, weight_files
+from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, weight_files
 from .hub import HubError, explained, with_retries
 from .tokenizers import read_json_object
 
@@ -46,7 +46,7 @@ def checkpoint_folder(
     if found is None:
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
     repo_id, revision = found.group(1), found.group(2) or revision
-    files = list(CHECKPOINT_FILES)
+    files = [*CHECKPOINT_FILES, ADAPTER_FILE]
     try:
         with explained():
             folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)
@@ -152,11 +152,18 @@ def check_config(folder: Path, name: str | os.PathLike) -> None:
         name (str or PathLike): The folder or repository as the user named it.
 
     Raises:
-        ValueError: If there is no such folder, or its config.json is missing, damaged or that of another architecture.
+        ValueError: If there is no such folder, it holds an adapter, or its config.json is missing, damaged or that of
+            another architecture.
     """
     path = folder / CONFIG_FILE
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
+    if (folder / ADAPTER_FILE).exists():
+        # transformers would put it into the model, if PEFT is installed, and say nothing.
+        raise ValueError(
+            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with `PeftModel.from_pretrained`, merge it "
+            "with `merge_and_unload`, and save the merged model in a folder of its own."
+        )
     if not path.is_file():
         raise ValueError(f"'{name}' holds no checkpoint: it has no config.json.")
     try:
@@ -171,10 +178,7 @@ def check_config(folder: Path, name: str | os.PathLike) -> None:
 
 
 def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
-    try:
-        files = [file for file in weight_files(folder) if file != INDEX_FILE]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{INDEX_FILE} of '{name}' is damaged; copy or download it again.") from None
+    files = [file for file in weight_files(folder, name) if file != INDEX_FILE]
     for file in files:
         if not (folder / file).is_file():
             raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}.")

@@ -7,8 +7,9 @@ weights alone.
 
 What remains different, because MarianMT is so: it counts positions over padding, so that padding must stand on the
 right; it takes no mask from the padding tokens, so that `attention_mask` must be given, as tokenizers give it; and its
-tables of positions end, where sinusoids go on. CTranslate2's own converter of MarianMT models refuses the export,
-because it expects `<pad>` as the last token; the format "ctranslate2" of this package takes its place.
+tables of positions end, where sinusoids go on. CTranslate2's own converter of MarianMT models refuses the export: it
+drops the last token, which it expects to be `<pad>`, and lets the decoder start from zeros where ours starts from an
+embedding. The format "ctranslate2" of this package takes its place.
 """
 
 from pathlib import Path

@@ -43,10 +43,19 @@ from .record import published_yaml
 OURS = (*CHECKPOINT_FILES, "*_vaswani.py", RECIPE_FILE, CURVE_FILE)
 # Names that git does not allow for branches and tags, and those of commits and other kinds of refs.
 _NO_REF = re.compile(r"^[./-]|\.\.|//|/\.|[\s~^:?*\[\\\x00-\x1f\x7f]|@\{|(\.|/|\.lock)$|^@?$|^refs/|^[0-9a-f]{40}$")
-# Folders in which machines keep the files of their users.
+# Folders in which machines keep the files of their users, and other ways to name a place on one: ~/x, file://, C:\x\y and
+# \\server\share, whose backslashes JSON doubles.
+_USERS_FOLDERS = """
+    home Users root mnt media tmp scratch data work workspace opt srv var usr/local nfs gpfs lustre afs beegfs Volumes
+    projects? storage cluster
+""".split()
 _ANY_LOCAL_PATH = re.compile(
-    r"(?<![\w.:/-])(/(?:home|Users|root|mnt|media|tmp|scratch|data|work|workspace|opt|srv|var)/[\w.-]+|[A-Z]:\\+Users)"
+    rf"(?<![\w./~-])(/(?:{'|'.join(_USERS_FOLDERS)})\d*/[\w.-]+|~/[\w.-]+)"
+    r"|(?<!\w)(file://[^\s\"'<>)]+|[A-Z]:[\\/]+[\w.-]+[\\/]+[\w.-]+|[A-Z]:\\+Users)"
+    r"|(?<![\w\\])(\\\\[\w.-]+\\[\w$.-]+|\\{4}[\w.-]+\\\\[\w$.-]+)"
 )
+# Addresses have paths of their own, which are those of no machine.
+_ADDRESS = re.compile(r"(?i)\b(?!file:)[a-z][a-z0-9+.-]*://[^\s<>\"')\]]+")
 # Settings of a tokenizer that tell where it was loaded from.
 _PLACES_OF_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -257,7 +266,7 @@ def refuse_private_text(files: Mapping[str, Path | bytes], folder: Path) -> None
             continue
         text = _bytes(content).decode("utf-8", errors="replace")
         by_people = name.endswith((".md", ".yaml", "_config.json"))
-        if found := local.search(text) or (_ANY_LOCAL_PATH.search(text) if by_people else None):
+        if found := local.search(text) or (_ANY_LOCAL_PATH.search(_ADDRESS.sub("", text)) if by_people else None):
             raise ValueError(f"{name} must be free of local paths, but has '{found[0]}'; take it out and push again.")
         if has_token(text):
             raise ValueError(
