@@ -60,7 +60,7 @@ SEARCHES = {
     "power": {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"},
     "the paper's": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
     "no length penalty": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
-    "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.5},
+    "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
     "n-best": {"num_beams": 5, "num_return_sequences": 3, "length_penalty_type": "gnmt"},
     "limits of sentences": {"num_beams": 3, "max_length_a": 0.5, "max_length_b": 2, "length_penalty_type": "gnmt"},
     "greedy, limits of sentences": {"num_beams": 1, "max_length_a": 0.5, "max_length_b": 1.0},
@@ -176,9 +176,10 @@ def test_the_search_is_that_of_generate(searching, settings):
 
 def test_every_end_ends(searching, joint, tmp_path):
     model = copy.deepcopy(searching[0])
-    model.generation_config.eos_token_id = [2, *ids_of(joint[0], ["vier"])[0][:1]]
-    to_ctranslate2(model, joint, tmp_path / "out")
     source = ids_of(joint[0], SOURCES)
+    # What the longest translation begins with, others do not say.
+    model.generation_config.eos_token_id = [2, search(searching[1], source)[0][0].token_ids[0]]
+    to_ctranslate2(model, joint, tmp_path / "out")
     ends = model.generation_config.eos_token_id
     cut = 0
     for ids, (hypothesis,) in zip(source, search(CTranslate2Backend(tmp_path / "out"), source), strict=True):
@@ -201,8 +202,8 @@ def test_the_start_is_that_of_generate(searching, checkpoint, joint, tmp_path):
 
 
 def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
-    model, word = copy.deepcopy(searching[0]), ids_of(joint[0], ["vier"])[0][:-1]
-    source = ids_of(joint[0], SOURCES)
+    model, source = copy.deepcopy(searching[0]), ids_of(joint[0], SOURCES)
+    word = search(searching[1], source, num_beams=1)[0][0].token_ids[:2]
     # The end stays possible, as in `generate`.
     model.generation_config.bad_words_ids = [[1], [2], word]
     to_ctranslate2(model, joint, tmp_path / "out")

@@ -299,18 +299,6 @@ def test_nothing_is_overwritten(checkpoint, tmp_path):
     assert (tmp_path / "empty" / "model.safetensors").exists()
 
 
-def test_the_current_folder_is_not_replaced(tiny_checkpoint, tmp_path, monkeypatch):
-    checkpoint, folder = tiny_checkpoint(), tmp_path / "empty"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    for name in (".", str(folder)):
-        with pytest.raises(
-            ValueError, match=f"^`output` must not be the folder that you are in, but is '{name}'; give"
-        ):
-            export(checkpoint, name, "marian")
-    assert not list(folder.iterdir())
-
-
 @pytest.mark.parametrize(
     "place", [".", "", "x/..", "checkpoint", "checkpoint/.", "link", "dangling", "file", "file/out"]
 )
