@@ -42,7 +42,7 @@ PRIVATE = {
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_compiled_call_impl _forward_hooks _forward_pre_hooks",
-    "torch.utils._pytree": "_pytree register_constant",
+    "torch.utils._pytree": "_pytree",
 }
 # Names without an underscore, in modules that are the inside of a library or that no documentation promises.
 INSIDES = {

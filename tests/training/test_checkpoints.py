@@ -438,7 +438,7 @@ def test_a_run_does_not_end_before_the_step_that_it_has_come_to(run, copied):
         run("run", "--resume", "true", "--max_steps", "4")
     epochs = ("--max_steps", "null", "--num_train_epochs", "1")
     with pytest.raises(
-        ValueError, match="`training.num_train_epochs` is 1.0, 4 steps, but the run .* has come to step 8"
+        ValueError, match="`training.num_train_epochs` is 1.0, 3 steps, but the run .* has come to step 8"
     ):
         run("run", "--resume", "true", *epochs)
     assert (copied / "recipe.yaml").read_text() == before
