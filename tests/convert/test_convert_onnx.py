@@ -115,3 +115,13 @@ def test_without_onnx_runtime_the_line_says_so(checkpoint, without_graphs, tmp_p
     monkeypatch.setattr("vaswani_hf.convert.onnx.find_spec", lambda name: None)
     line = export(checkpoint, tmp_path / "out", "onnx")
     assert line == "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."
+
+
+def test_a_table_shorter_than_what_is_traced_is_named(tiny_model, tmp_path):
+    tiny_model(**SMALL, position_embedding="learned", max_position_embeddings=3).save_pretrained(tmp_path / "short")
+    message = (
+        "`max_position_embeddings` is 3, of which the format onnx needs at least 5: it is traced with as many tokens."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(tmp_path / "short", tmp_path / "out", "onnx")
+    assert not (tmp_path / "out").exists()
