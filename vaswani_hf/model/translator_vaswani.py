@@ -378,9 +378,9 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: GenerationConfig) -> Any:
-    """The value of a setting of `generate`: the call's, that of the `generation_config` in the call, or the checkpoint's."""
+    """The value of a setting of `generate`: the call's, even if that is None, or that of its config, or the checkpoint's."""
     values = (getattr(config, name, None) for config in (settings.get("generation_config"), generation_config))
-    return next((value for value in (settings.get(name), *values) if value is not None), None)
+    return settings[name] if name in settings else next((value for value in values if value is not None), None)
 
 
 def checked_text(text: Any, name: str = "A text to translate") -> str:

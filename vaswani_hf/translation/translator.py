@@ -220,6 +220,7 @@ class Translator(TranslationEngine):
         unknown = settings.keys() - {*SCORE_SETTINGS, "generation_config"}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
+        settings = {name: value for name, value in settings.items() if value is not None}
         _refuse_one_text("sources", sources)
         _refuse_one_text("targets", targets)
         options = TranslationOptions(
