@@ -15,6 +15,7 @@ from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
+    TOKENIZING,
     Hypothesis,
     Request,
     Segment,
@@ -234,7 +235,8 @@ class Translator(TranslationEngine):
             settle(self, [Request(source) for source, _ in batch], options)
             segments = self._segments([checked_text(source).strip() for source, _ in batch], options)
             targets = [checked_text(target, "A translation").strip() for _, target in batch]
-            token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
+            with TOKENIZING:
+                token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
             for number, (segment, ids) in enumerate(zip(segments, token_ids, strict=True), done + 1):
                 self._check_positions(max(len(segment.token_ids), len(ids)), number)
             hypotheses = [[Hypothesis(ids, 0, text)] for ids, text in zip(token_ids, targets, strict=True)]
