@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from ..data.batching import PairCollator
 from ..model.loss_vaswani import IGNORED_LABEL
+from ..model.translator_vaswani import TOKENIZING
 from ..translation.translator import Translator, batches_by_length
 from .bleu import score_translations
 
@@ -133,8 +134,9 @@ def _reference_batches(
     limit = translator.max_length
     examples = []
     for source, target in zip(sources, references, strict=True):
-        input_ids = translator.source_tokenizer(source.strip(), verbose=False)["input_ids"]
-        labels = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
+        with TOKENIZING:
+            input_ids = translator.source_tokenizer(source.strip(), verbose=False)["input_ids"]
+            labels = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
         if max(len(input_ids), len(labels)) <= limit:
             examples.append({"input_ids": input_ids, "labels": labels})
     if len(examples) < len(sources):

@@ -138,8 +138,8 @@ class BeamSearch:
         is_late = is_own and "LateReading" in PACKAGE_PARTS and limits.device.type in WAITED_FOR
         self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
         self.asks_first = not (self.late or config.do_sample or limits.device.type in WAITED_FOR)
-        best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)()
-        self.choose = sample_candidates if config.do_sample else best
+        best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
+        self.choose = sample_candidates if config.do_sample else best()
         self.num_full = config.num_beams
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
         knows_all = is_exact and not in_lock_step and not processors

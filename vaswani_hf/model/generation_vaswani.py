@@ -227,6 +227,7 @@ class VaswaniGeneration(GenerationMixin):
             if all(getattr(settings, name, None) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
+        config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
         validate_search_fields(config)
         return config, model_kwargs
 

@@ -22,7 +22,7 @@ from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase, Pre
 
 from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
 from .pretrained_vaswani import check_tokenizers
-from .translator_vaswani import Request, TranslationEngine, TranslationOptions, checked_text, setting_of
+from .translator_vaswani import TOKENIZING, Request, TranslationEngine, TranslationOptions, checked_text, setting_of
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
@@ -174,7 +174,8 @@ class TranslationPipeline(Pipeline):
         tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
         if (stop := settings.pop("stop_sequence", None)) is not None:
             stop = checked_text(stop, "A stop sequence")
-            ids = self.target_tokenizer(text_target=stop, add_special_tokens=False)["input_ids"]
+            with TOKENIZING:
+                ids = self.target_tokenizer(text_target=stop, add_special_tokens=False)["input_ids"]
             if len(ids) > 1:
                 warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
             settings["eos_token_id"] = [*ids[:1], *eos_token_ids(self.model.generation_config)]

@@ -9,6 +9,7 @@ Letters of shapes: B batch, S source length, T target length.
 
 import math
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count, islice
@@ -26,6 +27,8 @@ from .generation_vaswani import FiniteLogits, VaswaniGeneration, validate_search
 
 logger = logging.get_logger(__name__)
 
+# A tokenizer keeps in itself where it cuts and in which language it reads: threads take turns.
+TOKENIZING = threading.RLock()
 # The longest input (tokens) where neither tokenizer nor model has a limit: what attention handles in little memory.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have one of 10^30.
@@ -295,14 +298,15 @@ class TranslationEngine:
         languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
         prefixed, before = [self.prefix + text for text in texts], len(self.prefix.split())
         if hasattr(tokenizer, "_build_translation_inputs"):
-            inputs = tokenizer._build_translation_inputs(prefixed, return_tensors=None, **languages, **settings)
-        else:
+            settings = {"return_tensors": None, **languages, **settings}
+            tokenizer = tokenizer._build_translation_inputs
+        with TOKENIZING:
             inputs = tokenizer(prefixed, **settings)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         segments, max_length = [], self.max_length
         for row, (text, ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
             words = [-1] * len(ids)
-            if tokenizer.is_fast and (options.return_alignments or len(ids) > max_length):
+            if self.source_tokenizer.is_fast and (options.return_alignments or len(ids) > max_length):
                 columns = zip(inputs[row].offsets, inputs[row].special_tokens_mask, strict=True)
                 indices = words_at(prefixed[row], [-1 if is_special else start for (start, _), is_special in columns])
                 words = [word - before if word >= before else -1 for word in indices]
@@ -383,9 +387,9 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: GenerationConfig) -> Any:
-    """The value of a setting of `generate`: the call's, that of the `generation_config` in the call, or the checkpoint's."""
+    """The value of a setting of `generate`: the call's, even if that is None, or that of its config, or the checkpoint's."""
     values = (getattr(config, name, None) for config in (settings.get("generation_config"), generation_config))
-    return next((value for value in (settings.get(name), *values) if value is not None), None)
+    return settings[name] if name in settings else next((value for value in values if value is not None), None)
 
 
 def checked_text(text: Any, name: str = "A text to translate") -> str:

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..model.configuration_vaswani import decoder_start_token_id
-from ..model.translator_vaswani import Request, checked_text
+from ..model.translator_vaswani import TOKENIZING, Request, checked_text
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -23,7 +23,7 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
     """
     if not isinstance(prefix, str):
         raise TypeError(f"A target prefix must be a str, but one is of type {type(prefix).__name__}.")
-    return tokenizer(text_target=prefix.strip(), add_special_tokens=False)["input_ids"] if prefix.strip() else []
+    return _token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -44,12 +44,15 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
     if not phrase.strip():
         raise ValueError("A phrase of `must_contain` must have at least one character, but one is empty.")
     # The phrase stands behind some word, which is then taken away.
-    word, with_word = (
-        tokenizer(text_target=text, add_special_tokens=False)["input_ids"] for text in ("a", f"a {phrase.strip()}")
-    )
+    word, with_word = (_token_ids(text, tokenizer) for text in ("a", f"a {phrase.strip()}"))
     if with_word[: len(word)] == word:
         return with_word[len(word) :]
-    return tokenizer(text_target=phrase.strip(), add_special_tokens=False)["input_ids"]
+    return _token_ids(phrase.strip(), tokenizer)
+
+
+def _token_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    with TOKENIZING:
+        return tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:

@@ -32,7 +32,7 @@ from ..checkpoint.decoding import DECODING_SETTINGS
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment, setting_of
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
@@ -132,7 +132,7 @@ class CTranslate2Backend:
         Args:
             segments (list): B of them, best of similar lengths.
             with_attention (bool): True if hypotheses have their attention, which scoring does not find.
-            **settings: Those of `DECODING_SETTINGS`; one that is None or missing is as the checkpoint has it.
+            **settings: Those of `DECODING_SETTINGS`; one that is missing is as the checkpoint has it.
 
         Returns:
             list: [B][R] `RankedHypothesis`, the best first.
@@ -237,8 +237,8 @@ class CTranslate2Backend:
                 )
         chosen = {}
         for name, default in DECODING_SETTINGS.items():
-            values = (settings.get(name), getattr(self.generation_config, name, None), default)
-            chosen[name] = next((value for value in values if value is not None), None)
+            value = setting_of(name, settings, self.generation_config)
+            chosen[name] = default if value is None else value
         config = SimpleNamespace(**chosen)
         validate_search_fields(config)
         is_sampling = config.do_sample and config.num_beams == 1

@@ -7,6 +7,7 @@ Letters of shapes: B batch, S source length, T target length, N decoder layers.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +17,23 @@ from transformers import PreTrainedModel
 from ..model.attention_vaswani import AttentionWatch
 from ..model.beam_search_vaswani import NotFiniteError
 from ..model.configuration_vaswani import decoder_start_token_id
-from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment
+from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment, setting_of
 from .constraints import constraint_arguments
+
+
+@dataclass(frozen=True)
+class SearchedHypothesis(Hypothesis):
+    """A hypothesis with what the search was forced to beside the target prefix.
+
+    Its probability is 1 to the search, and its length counts.
+
+    Attributes:
+        num_counted (int): Of the forced tokens at the beginning, the language.
+        num_ending (int): Of the tokens at the end, a `</s>` at the limit.
+    """
+
+    num_counted: int = 0
+    num_ending: int = 0
 
 
 class PyTorchBackend(GenerateBackend):
@@ -40,6 +56,38 @@ class PyTorchBackend(GenerateBackend):
             # The language of the translation, which `generate` puts first where nothing else is.
             prefixes = [[language, *prefix] for prefix in prefixes]
         return prefixes, constraint_arguments(self.model, prefixes, [segment.phrases for segment in segments])
+
+    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+        """For each segment of a batch its hypotheses, best first, which know what the search was forced to.
+
+        Args:
+            segments (list): B of them.
+            with_attention (bool): Without effect: scoring finds the attention.
+            **settings: Those of `generate`.
+        """
+        found = super().search(segments, with_attention, **settings)
+        given = {**segments[0].generate, **settings}
+
+        def setting(name: str) -> Any:
+            return setting_of(name, given, self.generation_config)
+
+        longest, prompt_length = setting("max_new_tokens"), 1 + max(hypotheses[0].num_forced for hypotheses in found)
+        if longest is None:
+            longest = (setting("max_length") or prompt_length + 20) - prompt_length
+        language, end = setting("forced_bos_token_id"), setting("forced_eos_token_id")
+        ends = end if isinstance(end, list) else [end]
+
+        def known(hypothesis: Hypothesis) -> Hypothesis:
+            own = hypothesis.token_ids[hypothesis.num_forced :]
+            num_counted = int(language is not None and prompt_length == 1 and own[:1] == [language])
+            num_ending = int(len(own) == longest and own[-1] in ends)
+            if not num_counted + num_ending:
+                return hypothesis
+            return SearchedHypothesis(
+                hypothesis.token_ids, hypothesis.num_forced + num_counted, hypothesis.text, num_counted, num_ending
+            )
+
+        return [[known(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
 
     @torch.inference_mode()
     def score(
@@ -68,7 +116,8 @@ class PyTorchBackend(GenerateBackend):
         scores = []
         for row, hypothesis in enumerate(hypotheses):
             num_source, num_tokens = len(segments[row].token_ids), len(hypothesis.token_ids)
-            own = log_probs[row, hypothesis.num_forced : num_tokens].tolist()
+            end = num_tokens - getattr(hypothesis, "num_ending", 0)
+            own = log_probs[row, hypothesis.num_forced : end].tolist()
             if any(map(math.isnan, own)):
                 raise NotFiniteError(row, segments[row].text)
             scores.append((own, None if attention is None else attention[row, :, :num_tokens, :num_source]))

@@ -130,12 +130,15 @@ def scored_translation(
         tokenizer (PreTrainedTokenizerBase): Of the target language.
         config (GenerationConfig): From `scoring_config`.
     """
-    score = sum(log_probs) / length_penalty(len(log_probs), config)
+    # What the search was forced to is certain, but where it is no target prefix it is a part of the length.
+    num_counted, num_ending = (getattr(hypothesis, name, 0) for name in ("num_counted", "num_ending"))
+    own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - num_ending]
+    score = sum(log_probs) / length_penalty(len(log_probs) + num_counted + num_ending, config)
     if config.coverage_penalty and attention is not None:
         score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
     words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
     word_log_probs = [0.0] * len(words)
-    for word, log_prob in zip(word_of_token[hypothesis.num_forced :], log_probs, strict=True):
+    for word, log_prob in zip(word_of_token[hypothesis.num_forced :], log_probs, strict=not num_ending):
         if word >= 0:
             word_log_probs[word] += log_prob
     alignment = None
@@ -145,8 +148,8 @@ def scored_translation(
         hypothesis.text,
         score=score,
         log_prob=sum(log_probs),
-        confidence=math.exp(sum(log_probs) / len(log_probs)),
-        tokens=tokenizer.convert_ids_to_tokens(hypothesis.token_ids[hypothesis.num_forced :]),
+        confidence=math.exp(sum(log_probs) / max(1, len(log_probs))),
+        tokens=tokenizer.convert_ids_to_tokens(own_ids),
         token_log_probs=log_probs,
         words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
         alignment=alignment,

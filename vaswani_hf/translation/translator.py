@@ -16,6 +16,7 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..data.lines import refuse_half_characters
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
+    TOKENIZING,
     Hypothesis,
     Request,
     Segment,
@@ -239,6 +240,7 @@ class Translator(TranslationEngine):
         unknown = settings.keys() - {*SCORE_SETTINGS, "generation_config"}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
+        settings = {name: value for name, value in settings.items() if value is not None}
         _refuse_one_text("sources", sources)
         _refuse_one_text("targets", targets)
         options = TranslationOptions(
@@ -259,7 +261,8 @@ class Translator(TranslationEngine):
         def scored(checked: list[tuple[int, str, str]]) -> list[Translation]:
             numbers, sources, targets = (list(column) for column in zip(*checked, strict=True))
             segments = self._segments(sources, options)
-            token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
+            with TOKENIZING:
+                token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
             for number, segment, ids in zip(numbers, segments, token_ids, strict=True):
                 self._check_positions(max(len(segment.token_ids), len(ids)), number)
             hypotheses = [[Hypothesis(ids, 0, text)] for ids, text in zip(token_ids, targets, strict=True)]

@@ -1,0 +1,203 @@
+"""The scores that translations have are those of the search, wherever its settings come from and whatever it was forced to."""
+
+import copy
+import string
+
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    MBartTokenizer,
+    NllbTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+    pipeline,
+)
+
+from vaswani_hf.translation import Translator
+
+TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
+SCORED = {"return_dict_in_generate": True, "output_scores": True}
+
+
+def config_with(**fields):
+    """A generation config with fields of ours among them."""
+    config = GenerationConfig()
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config
+
+
+OURS = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "coverage_penalty": 0.3}
+CHECKPOINTS = {
+    "says nothing": {},
+    "says all": {**OURS, "num_beams": 3, "max_new_tokens": 7},
+    "says two": {"coverage_penalty": 0.2, "num_return_sequences": 2, "num_beams": 2},
+}
+BEAMS = {"num_beams": 4, "max_new_tokens": 6}
+CALLS = {
+    "nothing": {},
+    "arguments": {**OURS, **BEAMS},
+    "one argument": {**BEAMS, "length_penalty": 2.0},
+    "the coverage taken back": {**BEAMS, "coverage_penalty": None, "length_penalty": 0.3},
+    "all taken back": {**BEAMS, "coverage_penalty": None, "length_penalty_type": None, "length_penalty": None},
+    "a config that says nothing": {"generation_config": GenerationConfig()},
+    "a config of beams": {"generation_config": GenerationConfig(**BEAMS)},
+    "a config of a penalty": {"generation_config": GenerationConfig(**BEAMS, length_penalty=2.0)},
+    "a config of all": {"generation_config": config_with(**OURS, **BEAMS)},
+    "a config of no penalty": {"generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)},
+    "a config of the power": {"generation_config": config_with(**BEAMS, length_penalty_type="power")},
+    "a config with None": {"generation_config": config_with(**BEAMS, length_penalty=None, coverage_penalty=None)},
+    "a config of three": {"generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)},
+    "a config and an argument": {"generation_config": config_with(**OURS, **BEAMS), "length_penalty": 1.7},
+}
+
+
+@pytest.fixture(scope="module")
+def babbler(copier):
+    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
+    torch.manual_seed(0)
+    model = type(copier.model)(copier.model.config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
+
+
+def scores_of_the_search(translator, text, call):
+    """Of each translation, best first."""
+    inputs = translator.source_tokenizer(text, return_tensors="pt")
+    call = copy.deepcopy(call)
+    if "generation_config" not in call and translator.model.generation_config.num_beams is None:
+        call.setdefault("num_beams", 4)
+    return translator.model.generate(**inputs, **call, **SCORED).sequences_scores.tolist()
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("fields", CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_scores_are_those_of_the_search(babbler, fields, call):
+    model = copy.deepcopy(babbler.model)
+    model.generation_config.update(allow_custom_entries=True, **fields)
+    translator = Translator(model, babbler.source_tokenizer, babbler.target_tokenizer)
+    config = call.get("generation_config")
+    if config is not None and config.num_beams is None and "num_beams" not in fields:
+        # Greedy search has no score of its own.
+        call = {**call, "num_beams": 2}
+    pipe = pipeline("translation", model=model, tokenizer=babbler.source_tokenizer, device="cpu")
+    for text in TEXTS[:2]:
+        expected = scores_of_the_search(translator, text, call)
+        (best,) = translator.translate([text], **copy.deepcopy(call), return_scores=True)
+        found = [best.score, *(other.score for other in best.alternatives or ())]
+        assert found == pytest.approx(expected, abs=1e-4)
+        records = pipe(text, **copy.deepcopy(call), return_scores=True)
+        assert [record["score"] for record in records] == pytest.approx(expected, abs=1e-4)
+        assert len(expected) == (
+            getattr(config, "num_return_sequences", None) or fields.get("num_return_sequences", 1)
+        )
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("fields", CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_scores_of_given_translations_have_the_same_settings(copier, fields, call):
+    # It gives back what it gets, and ends by itself.
+    model = copy.deepcopy(copier.model)
+    model.generation_config.update(allow_custom_entries=True, **{**fields, "num_return_sequences": 1})
+    translator = Translator(model, copier.source_tokenizer, copier.target_tokenizer)
+    names = ("length_penalty", "length_penalty_type", "coverage_penalty", "generation_config")
+    # For scores by themselves None is what was not given.
+    call = {name: value for name, value in call.items() if name in names and value is not None}
+    searched = {**copy.deepcopy(call), "num_beams": 1, "max_new_tokens": 30, "num_return_sequences": 1}
+    (translation,) = translator.translate([TEXTS[1]], **searched, return_scores=True)
+    assert translation.text == TEXTS[1]
+    (scored,) = translator.score([TEXTS[1]], [TEXTS[1]], **dict.fromkeys(names[:3]) | call)
+    assert scored.score == pytest.approx(translation.score, abs=1e-4)
+
+
+def test_the_settings_make_a_difference(babbler):
+    scores = []
+    for call in CALLS.values():
+        config = call.get("generation_config")
+        call = call if config is None or config.num_beams else {**call, "num_beams": 2}
+        scores.append(next(iter(babbler.translate([TEXTS[1]], **call, return_scores=True))).score)
+    assert len({round(score, 4) for score in scores}) > 7
+
+
+SHAPE = {
+    **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2},
+    **{"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "init_std": 0.5},
+}
+
+
+def mbart(**fields):
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *(f"▁{word}" for text in TEXTS for word in text.split())]
+    tokenizer = MBartTokenizer(vocab=[(piece, -1.0) for piece in pieces])
+    return MBartForConditionalGeneration(MBartConfig(vocab_size=len(tokenizer), **SHAPE, **fields)), tokenizer
+
+
+def nllb(**fields):
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *string.ascii_letters, *"üäß?"]
+    tokenizer = NllbTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[])
+    config = M2M100Config(
+        vocab_size=len(tokenizer), decoder_start_token_id=2, max_position_embeddings=64, **SHAPE, **fields
+    )
+    return M2M100ForConditionalGeneration(config), tokenizer
+
+
+FAMILIES = {
+    "mBART": (mbart, {}, ("en_XX", "de_DE")),
+    "mBART, no forced end": (mbart, {"forced_eos_token_id": None}, ("en_XX", "de_DE")),
+    "NLLB": (nllb, {}, ("eng_Latn", "deu_Latn")),
+    "M2M with a forced end": (nllb, {"forced_eos_token_id": 2}, ("eng_Latn", "deu_Latn")),
+}
+
+
+@pytest.mark.parametrize(("make", "fields", "languages"), FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.0])
+def test_the_language_that_is_forced_does_not_count(make, fields, languages, length_penalty):
+    torch.manual_seed(5)
+    model, tokenizer = make()
+    # transformers 5 keeps these in the generation config only.
+    for name, value in fields.items():
+        setattr(model.generation_config, name, value)
+    model.eval()
+    source, target = languages
+    tokenizer.src_lang = source
+    language = tokenizer.convert_tokens_to_ids(target)
+    given = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": length_penalty}
+    # Some end by themselves, some at the limit.
+    for limit in ({"max_new_tokens": 4}, {"max_length": 6}, {"max_new_tokens": 12, "bad_words_ids": [[language]]}):
+        pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+        for text in TEXTS:
+            inputs = tokenizer(text, return_tensors="pt")
+            outputs = model.generate(**inputs, **given, **limit, **SCORED, forced_bos_token_id=language)
+            records = pipe(text, src_lang=source, tgt_lang=target, return_scores=True, **given, **limit)
+            assert [record["score"] for record in records] == pytest.approx(
+                outputs.sequences_scores.tolist(), abs=1e-4
+            )
+            translator = Translator(model, tokenizer, tokenizer)
+            (translation,) = translator.translate(
+                [text], tokenize={"src_lang": source, "tgt_lang": target}, return_scores=True, **given, **limit
+            )
+            assert translation.score == pytest.approx(outputs.sequences_scores[0].item(), abs=1e-4)
+            assert target not in translation.tokens and language in translation.token_ids
+            assert translation.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-5)
+            assert len(translation.tokens) == len(translation.token_log_probs)
+
+
+def test_models_that_force_nothing_are_scored_as_they_were():
+    torch.manual_seed(0)
+    tokenizer = nllb()[1]
+    ids = {"decoder_start_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, **ids)
+    model = T5ForConditionalGeneration(config).eval()
+    translator = Translator(model, tokenizer, tokenizer)
+    inputs = tokenizer(TEXTS[0], return_tensors="pt")
+    expected = model.generate(**inputs, num_beams=3, max_new_tokens=4, **SCORED).sequences_scores.item()
+    languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
+    given = {"num_beams": 3, "max_new_tokens": 4, "forced_bos_token_id": None}
+    (found,) = translator.translate([TEXTS[0]], tokenize=languages, return_scores=True, **given)
+    assert found.score == pytest.approx(expected, abs=1e-4)
