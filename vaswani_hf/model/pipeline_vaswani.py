@@ -173,9 +173,9 @@ class TranslationPipeline(Pipeline):
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
         if (stop := settings.pop("stop_sequence", None)) is not None:
-            stop = checked_text(stop, "A stop sequence")
+            given = {"text_target": checked_text(stop, "A stop sequence"), "add_special_tokens": False}
             with TOKENIZING:
-                ids = self.target_tokenizer(text_target=stop, add_special_tokens=False)["input_ids"]
+                ids = self.target_tokenizer(**given)["input_ids"]
             if len(ids) > 1:
                 warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
             settings["eos_token_id"] = [*ids[:1], *eos_token_ids(self.model.generation_config)]

@@ -8,7 +8,6 @@ Letters of shapes: B batch, S source length, T target length.
 """
 
 import math
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -77,8 +76,7 @@ class TranslationOptions:
         for name in ("window", "tokens_per_batch", "batch_size"):
             if own.get(name) is not None and own[name] < 1:
                 raise ValueError(f"`{name}` must be a positive integer, but is {own[name]}.")
-        seed = own.get("seed")
-        if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
+        if (seed := own.get("seed")) is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
             raise ValueError(f"`seed` must be an integer from 0 to {2**32 - 1}, but is {seed!r}.")
         return cls(**own, generate=options)
 
@@ -227,7 +225,7 @@ class TranslationEngine:
     def max_length(self) -> int:
         """Tokens of a segment at most; longer ones are cut."""
         if self.backend.max_positions is None:
-            return sys.maxsize
+            return _NO_LIMIT
         limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
@@ -273,7 +271,6 @@ class TranslationEngine:
     ) -> list[tuple[list[Segment], list[str]]]:
         """For each text its N segments, and N + 1 strings of white space before, between and after their translations."""
         texts = [self._split(checked_text(request.text), options) for request in requests]
-        # One call for all is several times as fast as one for each.
         sentences = [sentence for of_text, _ in texts for sentence in of_text]
         segments = iter(self._segments(sentences, options) if sentences else ())
         layouts, max_length = [], self.max_length
@@ -370,8 +367,8 @@ class TranslationEngine:
 
     def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        settings, config = options.generate, self.backend.generation_config
-        limit = setting_of("max_new_tokens", settings, config) or setting_of("max_length", settings, config)
+        given = (options.generate, self.backend.generation_config)
+        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         # transformers 4 warns at this share too.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
