@@ -27,7 +27,7 @@ def folders(tiny_config, tmp_path_factory):
     """A checkpoint whose translations end and are not certain, and the folder that is exported from it."""
     folder = tmp_path_factory.mktemp("engine")
     tokenizer = train_tokenizer(["one two three four five eins zwei drei vier fünf"] * 4, vocab_size=300)
-    torch.manual_seed(8)
+    torch.manual_seed(5)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer))).eval()
     with torch.no_grad():
         model.lm_head.weight[model.config.eos_token_id] += 0.2

@@ -194,19 +194,21 @@ def test_a_reference_that_the_search_never_reads_is_named_too(checkpoint, monkey
 )
 def test_vaswani_translate_ends_with_the_sentence(checkpoint, vaswani, tmp_path, options):
     (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    given = () if "--text" in options else ("--input", tmp_path / "in")
-    assert vaswani("translate", checkpoint(), *given, *options)[::2] == (1, MESSAGE)
+    is_file = "--text" not in options
+    given = ("--input", tmp_path / "in") if is_file else ()
+    sentence = f"Line 3 of {tmp_path / 'in'}: {MESSAGE}" if is_file else MESSAGE
+    assert vaswani("translate", checkpoint(), *given, *options)[::2] == (1, sentence)
 
 
 def test_vaswani_score_and_evaluate_end_with_the_sentence(checkpoint, vaswani, tmp_path):
     (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     (tmp_path / "out").write_text("dog\n\ndog\ndog\n", encoding="utf-8")
     folder = checkpoint()
-    assert vaswani("score", folder, "--source", tmp_path / "in", "--target", tmp_path / "out")[::2] == (1, MESSAGE)
-    assert vaswani("evaluate", folder, "--source", tmp_path / "in", "--reference", tmp_path / "out")[::2] == (
-        1,
-        MESSAGE,
-    )
+    source, target = tmp_path / "in", tmp_path / "out"
+    code, _, sentence = vaswani("score", folder, "--source", source, "--target", target)
+    assert (code, sentence) == (1, f"Line 3 of {source} and {target}: {MESSAGE}")
+    code, _, sentence = vaswani("evaluate", folder, "--source", source, "--reference", target)
+    assert code == 1 and sentence.endswith(MESSAGE)
 
 
 def test_streaming_shows_nothing_of_it(broken, capsys):
