@@ -5,9 +5,11 @@ import operator
 import sys
 from pathlib import Path
 
+import vaswani_hf  # noqa: F401  (registers the model and the translation pipeline)
+
+# isort: split
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-import vaswani_hf  # noqa: F401  (registers the model and the translation pipeline)
 from vaswani_hf.data.number_words import english_words, german_words, num_digits, number_pairs
 from vaswani_hf.evaluation.bleu import exact_match_by
 from vaswani_hf.recipe import load_recipe
