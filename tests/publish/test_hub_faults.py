@@ -303,7 +303,7 @@ LOCAL_PATHS = [
     "(/nfs/team/a)",
     "'/nfs01/team/a'",
     "path=/gpfs/x",
-    "/lustre/work/y",
+    "/lustre/group/y",
     "**/Volumes/Disk/x**",
     "source:/projects/nlp/train.en",
     "/project/nlp",
