@@ -57,17 +57,6 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def babbler(copier):
-    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
-    torch.manual_seed(0)
-    model = type(copier.model)(copier.model.config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
-
-
 def scores_of_the_search(translator, text, call):
     """Of each translation, best first."""
     inputs = translator.source_tokenizer(text, return_tensors="pt")

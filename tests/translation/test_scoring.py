@@ -15,19 +15,6 @@ from vaswani_hf.translation.scoring import Translation, Word, join_translations
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
 
-@pytest.fixture(scope="module")
-def babbler(copier):
-    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
-    torch.manual_seed(0)
-    model = type(copier.model)(copier.model.config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-        # Its sentences end.
-        model.lm_head.weight[2] += 0.5 * model.lm_head.weight.mean(0)
-    return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
-
-
 def slow_log_probs(model, source: list[int], target: list[int]) -> list[float]:
     """One token at a time, each from a forward pass of its own."""
     read, log_probs = [0], []

@@ -1,0 +1,19 @@
+"""What several files of this folder translate with."""
+
+import pytest
+import torch
+
+from vaswani_hf.translation import Translator
+
+
+@pytest.fixture(scope="module")
+def babbler(copier):
+    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
+    torch.manual_seed(0)
+    model = type(copier.model)(copier.model.config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        # Its sentences end.
+        model.lm_head.weight[2] += 0.5 * model.lm_head.weight.mean(0)
+    return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
