@@ -9,10 +9,8 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-
-Arguments of `generate` alone, which need the package: `ensemble`, further models of the same vocabulary whose
-probabilities are averaged with this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids)
-that its translation contains.
+Arguments of `generate` alone, which need the package: `ensemble`, models of the same vocabulary whose probabilities are averaged with
+this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains.
 """
 
 import math
@@ -49,7 +47,6 @@ from .window_vaswani import decoding_cache
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-
 # Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
 # Arguments of `generate` that are neither settings nor the model's.
@@ -120,9 +117,10 @@ class SentenceLimitCriteria(StoppingCriteria):
 class FiniteLogits(LogitsProcessor):
     """Notes rows whose logits are NaN or infinite, and goes on with zeros there, so that no step waits; or refuses `at_once`."""
 
+    is_broken: Any = False
+
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        self.is_broken: Any = False
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         is_broken = ~scores.amax(dim=-1).isfinite()
@@ -189,15 +187,21 @@ class VaswaniGeneration(GenerationMixin):
         self._complete_masks(source, config, model_kwargs)
         limits = self._limit_lengths(source, config, model_kwargs)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
-        is_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-        if not is_search and extras:
-            _refuse_sampling(next(iter(extras)), config, arguments)
-        if mode == GenerationMode.GREEDY_SEARCH and arguments.get("streamer") is None:
-            is_search = bool(extras) or not config.return_dict_in_generate
-        if is_search and arguments.get("streamer") is not None:
+        is_search, streamer = (
+            mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE),
+            arguments.get("streamer"),
+        )
+        if is_search and streamer is not None:
             raise ValueError(
                 f"`streamer` shows one beam and must come with `num_beams=1`, but that is {config.num_beams}."
             )
+        for sampling, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
+            if extras and not is_search and is_given:
+                raise ValueError(
+                    f"`{min(extras)}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
+                )
+        if mode == GenerationMode.GREEDY_SEARCH and streamer is None:
+            is_search = bool(extras) or not config.return_dict_in_generate
         if is_search:
             return self._generate_by_search(source, config, model_kwargs, limits, arguments, **extras)
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *limits.criteria(config)])
@@ -206,8 +210,8 @@ class VaswaniGeneration(GenerationMixin):
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # Tokens that are shown are read at once anyway.
         finite = FiniteLogits(at_once=kwargs.get("streamer") is not None)
-        processors = LogitsProcessorList([finite, *logits_processor])
-        processors = logits_processor if generation_config.remove_invalid_values else processors
+        looked_at = () if generation_config.remove_invalid_values else (finite,)
+        processors = LogitsProcessorList([*looked_at, *logits_processor])
         outputs = super()._sample(input_ids, processors, stopping_criteria, generation_config, *args, **kwargs)
         finite.refuse(len(input_ids) // generation_config.num_return_sequences)
         return outputs
@@ -253,11 +257,10 @@ class VaswaniGeneration(GenerationMixin):
         mask = None if given else self._infer_source_mask(source)
         if mask is not None:
             model_kwargs["attention_mask"] = mask.long()
-        prompt, start = model_kwargs.get("decoder_input_ids"), decoder_start_token_id(config)
+        prompt, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
         if prompt is None:
             return
-        mask = model_kwargs.get("decoder_attention_mask")
-        if start is not None:
+        if (start := decoder_start_token_id(config)) is not None:
             column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)
             if bool((prompt[:, :1] != column).all()):
                 prompt = torch.cat((column, prompt), dim=1)
@@ -277,14 +280,11 @@ class VaswaniGeneration(GenerationMixin):
         prompt_length = 1 if prompt is None else prompt.shape[1]
         tensors = (source, model_kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
         source_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
-        is_learned = self.config.position_embedding == "learned"
-        positions = self.config.max_position_embeddings if is_learned else None
+        positions = self.config.max_position_embeddings if self.config.position_embedding == "learned" else None
         limits = _Limits(config, prompt_length, positions, model_kwargs.get("attention_mask"))
         longest = limits.of(source_length)
-        if longest is not None and has_no_length:
-            config.max_new_tokens = longest
-        elif longest is not None and config.max_new_tokens is not None:
-            config.max_new_tokens = min(config.max_new_tokens, longest)
+        if longest is not None and (has_no_length or config.max_new_tokens is not None):
+            config.max_new_tokens = longest if has_no_length else min(config.max_new_tokens, longest)
         elif longest is not None:
             config.max_length = min(config.max_length, prompt_length + longest)
         return limits
@@ -348,21 +348,19 @@ class VaswaniGeneration(GenerationMixin):
             return model_kwargs["encoder_outputs"]
         if source is None and embedded is None:
             source = torch.full((1, 1), config.bos_token_id, device=self.device)
-        return self.get_encoder()(
-            input_ids=source if embedded is None else None,
-            inputs_embeds=embedded,
-            attention_mask=model_kwargs.get("attention_mask"),
-            output_attentions=config.output_attentions,
-            output_hidden_states=config.output_hidden_states,
-            return_dict=True,
-        )
+        inputs = {"input_ids": source if embedded is None else None, "inputs_embeds": embedded}
+        inputs |= {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
+        return self.get_encoder()(**inputs, attention_mask=model_kwargs.get("attention_mask"), return_dict=True)
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
         """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
-        if any(attention.neighbourhood is not None for attention in attentions):
-            return attention_mask
-        return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
+        is_one = all(attention.neighbourhood is None for attention in attentions)
+        return (
+            attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
+            if is_one
+            else attention_mask
+        )
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -393,10 +391,10 @@ class _Limits:
     def of(self, source_length: int) -> int | None:
         """New tokens at most for a source of this length; None where sentences have no limits of their own."""
         limit = tokens_at_most(self.config, source_length)
-        if limit is not None and self.positions is not None:
-            # The last token is never read.
-            limit = min(limit, max(1, self.positions - self.prompt_length + 1))
-        return limit
+        if limit is None or self.positions is None:
+            return limit
+        # The last token is never read.
+        return min(limit, max(1, self.positions - self.prompt_length + 1))
 
     def _each(self) -> list[int]:
         """The limit of each sentence; nothing where all sources are as long as the longest, or none has a limit."""
@@ -463,29 +461,15 @@ class SearchTask:
         return search
 
 
-def _refuse_sampling(name: str, config: GenerationConfig, arguments: dict[str, Any]) -> None:
-    for sampling in ("do_sample", "streamer"):
-        if getattr(config, sampling, None) or arguments.get(sampling) is not None:
-            raise ValueError(
-                f"`{name}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
-            )
-
-
 def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
     config, decoder = search.config, search.decoders[0]
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-
-    common = {
-        "sequences": sequences,
-        "scores": tuple(search.step_scores) if config.output_scores else None,
-        "logits": tuple(search.step_logits) if config.output_logits else None,
-        "encoder_attentions": encoder_outputs.get("attentions") if config.output_attentions else None,
-        "encoder_hidden_states": encoder_outputs.get("hidden_states") if config.output_hidden_states else None,
-        **decoder.recorded,
-        "past_key_values": decoder.returned_cache(search.parents),
-    }
+    common = {"sequences": sequences, **decoder.recorded, "past_key_values": decoder.returned_cache(search.parents)}
+    common |= {"scores": tuple(search.step_scores) or None, "logits": tuple(search.step_logits) or None}
+    for name in ("attentions", "hidden_states"):
+        common[f"encoder_{name}"] = encoder_outputs.get(name) if getattr(config, f"output_{name}") else None
     if config.num_beams == 1:
         return GenerateEncoderDecoderOutput(**common)
     scores = scores if config.output_scores else None

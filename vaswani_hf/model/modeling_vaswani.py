@@ -2,8 +2,8 @@
 
 This file travels with every checkpoint because it is the model.
 
-Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, D model width, V target vocabulary.
+Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes: B batch, S source length, T target length,
+D model width, V target vocabulary.
 
 With the defaults of `VaswaniConfig` this is the paper's computation.
 Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
@@ -116,9 +116,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
         # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {})
+        own = dict(self._tied_weights_keys or {})
+        return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else own
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         # A state is complete without the copies of tied weights.
@@ -131,11 +130,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return state_dict
         # transformers gathers what it has sharded itself, and finds tied weights by a place in memory that gathered
         # copies do not share.
-        kept = {name: tensor for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys}
-        return {
-            name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
-            for name, tensor in kept.items()
-        }
+        own = ((name, tensor) for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys)
+        return {name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor for name, tensor in own}
 
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -150,12 +146,11 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
                 "use `resize_token_embeddings`."
             )
-        decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
-        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder, sizes = self.get_decoder(), (new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
-        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
-        if head is not None:
-            self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
+        self.config.decoder_vocab_size = size = decoder.embed_tokens.num_embeddings
+        if hasattr(self, "lm_head"):
+            self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
         self.tie_weights()
         return decoder.embed_tokens
 
@@ -194,10 +189,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """The mask of padding before or between target tokens; None where there is none of it.
-
-        Causality alone keeps padding after the last token from every real token.
-        """
+        """The mask of padding before or between target tokens, if any; causality keeps what is behind from real tokens."""
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
             return None
@@ -233,10 +225,8 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         The arguments are those of `VaswaniForSeq2SeqLM.forward`; one of `input_ids` and `inputs_embeds` must be given.
         """
         require_one(input_ids, inputs_embeds)
-        if attention_mask is None:
-            attention_mask = self._infer_source_mask(input_ids)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
+        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position_ids = positions_of(attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
@@ -244,9 +234,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         masks = attention_masks(attentions, inputs_embeds, attention_mask, is_recorded=is_recorded)
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
-        if self.config.norm_position == "pre":
-            hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return BaseModelOutput(self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states)
 
 
 class VaswaniDecoder(VaswaniPreTrainedModel):
@@ -289,8 +277,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         if attention_mask is None and input_ids is not None and isinstance(past_length, int) and past_length == 0:
             attention_mask = self._infer_target_mask(input_ids)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         attentions = [layer.self_attn for layer in self.layers]
@@ -299,14 +286,12 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
             attentions = [layer.encoder_attn for layer in self.layers]
-            source_masks = attention_masks(
-                attentions, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
-            )
+            given = (inputs_embeds, encoder_attention_mask, None, encoder_hidden_states)
+            source_masks = attention_masks(attentions, *given)
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             source = (encoder_hidden_states, source_mask)
             hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)
-        if self.config.norm_position == "pre":
-            hidden_states = self.layer_norm(hidden_states)
+        hidden_states = self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
         return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
 
 
@@ -326,9 +311,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
             self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
-            for stack in ("encoder", "decoder"):
-                self._tp_plan.pop(f"{stack}.embed_tokens", None)
-            self._tp_plan["shared"] = "embedding_rowwise"
+            plan = {name: way for name, way in self._tp_plan.items() if not name.endswith("embed_tokens")}
+            self._tp_plan = plan | {"shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
         # It is the target's too, where they are shared.
@@ -337,8 +321,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
-            self.shared = value
-            self.decoder.embed_tokens = value
+            self.shared = self.decoder.embed_tokens = value
 
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
@@ -366,8 +349,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
         The arguments are those of `VaswaniForSeq2SeqLM.forward`.
         """
-        if attention_mask is None:
-            attention_mask = self._infer_source_mask(input_ids)
+        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -384,15 +366,11 @@ class VaswaniModel(VaswaniPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
+        states, recorded = "last_hidden_state", ("hidden_states", "attentions")
+        own = {name: decoder_outputs.get(name) for name in (states, "past_key_values", "cross_attentions")}
+        own |= {f"decoder_{name}": decoder_outputs.get(name) for name in recorded}
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            **own, **{f"encoder_{name}": encoder_outputs.get(name) for name in (states, *recorded)}
         )
 
 
@@ -424,10 +402,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # The source vocabulary alone: the output projection belongs to the target's.
-        old = self.get_input_embeddings()
-        resized = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.set_input_embeddings(resized)
-        return resized
+        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.set_input_embeddings(self._get_resized_embeddings(self.get_input_embeddings(), *sizes))
+        return self.get_input_embeddings()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The decoder's inputs [B, T] for labels [B, T]: shifted right by one, the start in front (Section 3.1).
@@ -513,21 +490,20 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
         smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        form = self.config.label_smoothing_form
-        excluded = self._excluded_class(smoothing, labels)
+        excluded, loss = (
+            self._excluded_class(smoothing, labels),
+            (num_items, smoothing, self.config.label_smoothing_form),
+        )
         if labels is not None:
-            labels = self._ignore_padding(labels)
-            skip_logits = self.training if skip_logits is None else skip_logits
-            if skip_logits and self._has_plain_head():
+            mask = self._infer_source_mask(labels)
+            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
+            if (self.training if skip_logits is None else skip_logits) and self._has_plain_head():
                 removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
-                weight = self.lm_head.weight
-                return chunked_cross_entropy(hidden_states, weight, labels, num_items, smoothing, form, removed), None
+                return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
         logits = self.lm_head(hidden_states)
         if excluded is not None:
             logits[..., excluded] = EXCLUDED_LOGIT
-        if labels is None:
-            return None, logits
-        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
+        return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
 
     def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """The padding class where it takes no part in the probabilities, else None.
@@ -537,10 +513,6 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         """
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
-
-    def _ignore_padding(self, labels: torch.Tensor) -> torch.Tensor:
-        mask = self._infer_source_mask(labels)
-        return labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
 
     @property
     def decodes_trees(self) -> bool:
@@ -565,6 +537,5 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
 
 # The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
 _DECLARED = {kind: kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
-
 
 __all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]
