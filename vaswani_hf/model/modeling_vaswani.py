@@ -1,9 +1,7 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
 
-This file travels with every checkpoint because it is the model.
-
-Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes: B batch, S source length, T target length,
-D model width, V target vocabulary.
+This file travels with every checkpoint because it is the model. Sections and equations are those of the paper (arXiv 1706.03762).
+Letters of shapes: B batch, S source length, T target length, D model width, V target vocabulary.
 
 With the defaults of `VaswaniConfig` this is the paper's computation.
 Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
@@ -21,12 +19,8 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.integrations.fsdp import is_fsdp_managed_module
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
@@ -36,14 +30,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .layers_vaswani import (
-    VaswaniDecoderLayer,
-    VaswaniEncoderLayer,
-    VaswaniLearnedPositions,
-    require_one,
-    sinusoids,
-    tensor_parallel_plan,
-)
+from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
+from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
 from .score_functions_vaswani import UNFUSED_SCORES
@@ -66,10 +54,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
+    _supports_flash_attn = _supports_sdpa = _supports_flex_attn = _supports_attention_backend = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
@@ -146,11 +131,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
                 "use `resize_token_embeddings`."
             )
-        decoder, sizes = self.get_decoder(), (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
+        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
         self.config.decoder_vocab_size = size = decoder.embed_tokens.num_embeddings
-        if hasattr(self, "lm_head"):
-            self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
+        if head is not None:
+            self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
         self.tie_weights()
         return decoder.embed_tokens
 
@@ -203,7 +189,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 class VaswaniEncoder(VaswaniPreTrainedModel):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
-    _tp_plan = tensor_parallel_plan("self_attn")
+    _tp_plan = parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
@@ -220,10 +206,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source: `last_hidden_state` [B, S, D], and what was asked to be recorded.
-
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`; one of `input_ids` and `inputs_embeds` must be given.
-        """
+        """Encode the source: `last_hidden_state` [B, S, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
         require_one(input_ids, inputs_embeds)
         attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
         inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -240,7 +223,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
 class VaswaniDecoder(VaswaniPreTrainedModel):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
-    _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
+    _tp_plan = parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
@@ -264,7 +247,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> DecoderOutput:
         """Decode the target as far as it is given: `last_hidden_state` [B, T, D], the cache, what was recorded.
 
         The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
@@ -286,13 +269,14 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
             attentions = [layer.encoder_attn for layer in self.layers]
-            given = (inputs_embeds, encoder_attention_mask, None, encoder_hidden_states)
-            source_masks = attention_masks(attentions, *given)
+            source_masks = attention_masks(
+                attentions, inputs_embeds, encoder_attention_mask, None, encoder_hidden_states
+            )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             source = (encoder_hidden_states, source_mask)
             hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)
         hidden_states = self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
-        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
+        return DecoderOutput(hidden_states, past_key_values)
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
@@ -311,8 +295,9 @@ class VaswaniModel(VaswaniPreTrainedModel):
             self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
-            plan = {name: way for name, way in self._tp_plan.items() if not name.endswith("embed_tokens")}
-            self._tp_plan = plan | {"shared": "embedding_rowwise"}
+            for stack in ("encoder", "decoder"):
+                self._tp_plan.pop(f"{stack}.embed_tokens", None)
+            self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
         # It is the target's too, where they are shared.
@@ -345,10 +330,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source, or take it encoded, and decode the target as far as it is given, to states [B, T, D].
-
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
-        """
+        """Encode the source and decode the target to states [B, T, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
         attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -356,22 +338,15 @@ class VaswaniModel(VaswaniPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        states, recorded = "last_hidden_state", ("hidden_states", "attentions")
-        own = {name: decoder_outputs.get(name) for name in (states, "past_key_values", "cross_attentions")}
-        own |= {f"decoder_{name}": decoder_outputs.get(name) for name in recorded}
-        return Seq2SeqModelOutput(
-            **own, **{f"encoder_{name}": encoder_outputs.get(name) for name in (states, *recorded)}
-        )
+        source = {"encoder_hidden_states": encoder_outputs.last_hidden_state, "encoder_attention_mask": attention_mask}
+        target = {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask}
+        target |= {"inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
+        decoder_outputs = self.decoder(**target, **source, use_cache=use_cache, **kwargs)
+        recorded = ("last_hidden_state", "hidden_states", "attentions")
+        given = {f"encoder_{name}": encoder_outputs.get(name) for name in recorded}
+        given |= {f"decoder_{name}": decoder_outputs.get(name) for name in recorded[1:]}
+        given |= {name: decoder_outputs.get(name) for name in (recorded[0], "past_key_values", "cross_attentions")}
+        return Seq2SeqModelOutput(**given)
 
 
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
@@ -461,39 +436,25 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        target = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        target |= {"decoder_inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
+        outputs = self.model(**source, **target, encoder_outputs=encoder_outputs, use_cache=use_cache, **kwargs)
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
-        return self._loss_and_logits(hidden_states, None, None, None)[1]
+        return self._loss_and_logits(hidden_states)[1]
 
     def _loss_and_logits(
-        self,
-        hidden_states: torch.Tensor,
-        labels: torch.Tensor | None,
-        num_items: torch.Tensor | int | None,
-        skip_logits: bool | None,
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None = None, num_items=None, skip_logits=None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
         smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        excluded, loss = (
-            self._excluded_class(smoothing, labels),
-            (num_items, smoothing, self.config.label_smoothing_form),
-        )
+        excluded = self._excluded_class(smoothing, labels)
+        loss = (num_items, smoothing, self.config.label_smoothing_form)
         if labels is not None:
             mask = self._infer_source_mask(labels)
             labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
@@ -506,11 +467,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
 
     def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The padding class where it takes no part in the probabilities, else None.
-
-        It takes part where a smoothed distribution gives it a share as to every class, by our loss or, without
-        labels, by the one that a training loop computes from the logits.
-        """
+        """The padding class, or None where it takes part in the probabilities."""
+        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
