@@ -1,7 +1,6 @@
 """The training loss: label-smoothed cross-entropy (Section 5.4), also without holding the logits of the whole batch.
 
 This file travels with every checkpoint because `forward` with labels computes it.
-
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
 
 Both forms of label smoothing are, with z the logits, per token logsumexp(z) - (gold - other) * z[label] - other * sum(z),
@@ -83,9 +82,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return *scaled, None, None, None, None
 
 
-def _chunk_loss(
-    logits: torch.Tensor, labels: torch.Tensor, target: tuple[float, float]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _chunk_loss(logits: torch.Tensor, labels: torch.Tensor, target: tuple[float, float]) -> tuple[torch.Tensor, ...]:
     """Summed loss of [N, V] logits and its gradient, which overwrites them: softmax minus target distribution."""
     (gold, other), index = target, labels.unsqueeze(-1)
     # All is done in place: beside the products, passes over the logits are the cost.
