@@ -143,11 +143,7 @@ class TokenTree:
 
 
 class TreeDecoder:
-    """Decoding steps on trees of tokens.
-
-    `model_kwargs` has `encoder_outputs` of B sentences, and `attention_mask` [B, S] and `decoder_attention_mask` [B * K, P]
-    where there is padding; with a `coverage_penalty` in the config `coverage` is kept.
-    """
+    """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, and masks [B, S] and [B * K, P] of padding."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model, self.decoder, self.num_beams = model, model.get_decoder(), config.num_beams
@@ -257,8 +253,10 @@ class RowDecoder:
         cache = model_kwargs.get("past_key_values")
         if cache is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
-            for name in ("encoder_outputs", "attention_mask"):
-                self.model_kwargs[name] = _repeated(self.model_kwargs.get(name), self.num_beams)
+            states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
+            mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
+            states = BaseModelOutput(states.repeat_interleave(self.num_beams, dim=0))
+            self.model_kwargs |= {"encoder_outputs": states, "attention_mask": mask}
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts, as `TreeDecoder.start`; logits [B, K, V]."""
@@ -281,7 +279,7 @@ class RowDecoder:
             cache.reorder_cache((parents + first).flatten())
 
     def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits of a call, whose attention `coverage` [N, K, S] is or, with parents, gets added to theirs."""
+        """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
         if self.watch is not None:
             (weights,) = self.watch.weights.values()
             if (mask := self.model_kwargs.get("decoder_attention_mask")) is not None:
@@ -316,14 +314,6 @@ class RowDecoder:
         if isinstance(cache, EncoderDecoderCache):
             beams = len(cache.self_attention_cache.layers[0].keys)
             for layer in cache.cross_attention_cache.layers:
-                times = beams // len(layer.keys)
-                layer.keys, layer.values = _repeated(layer.keys, times), _repeated(layer.values, times)
+                both, times = (layer.keys, layer.values), beams // len(layer.keys)
+                layer.keys, layer.values = (one.repeat_interleave(times, dim=0) for one in both) if times > 1 else both
         return cache
-
-
-def _repeated(values: Any, times: int) -> Any:
-    if values is None or times == 1:
-        return values
-    if isinstance(values, torch.Tensor):
-        return values.repeat_interleave(times, dim=0)
-    return BaseModelOutput(values[0].repeat_interleave(times, dim=0))
