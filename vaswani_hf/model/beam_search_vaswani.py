@@ -174,8 +174,7 @@ class BeamSearch:
     def run(self, logits: list[torch.Tensor], others_go_on: Callable[[bool], bool]) -> None:
         """Search until nothing can change the results, from the logits [B, 1 or K, V] of each decoder for the first token.
 
-        `others_go_on` says whether to take another step, told whether this search is over: processes that share a model
-        take equally many.
+        `others_go_on`, told if this search is over, says if another step is due: processes that share a model take equally many.
         """
         while others_go_on(self.is_over):
             if self.num_new > 0:
@@ -248,8 +247,7 @@ class BeamSearch:
         rows = []
         for values in arguments:
             full = values.new_zeros(len(self.limits), *values.shape[1:])
-            full[self.sentences] = values
-            rows.append(full.flatten(0, 1))
+            rows.append(full.index_copy_(0, self.sentences, values).flatten(0, 1))
         return function(*rows).unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
@@ -334,10 +332,7 @@ class BeamSearch:
             setattr(self, name, getattr(self, name).index_select(0, staying))
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: sequences [B * R, T] with their prompts, and their scores [B * R].
-
-        In lock step also the rows [B * R, T - P] int32 that each token was added to, -1 after the end.
-        """
+        """The best R of each sentence: [B * R, T], scores [B * R], in lock step each token's row [B * R, T - P], -1 after the end."""
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
         paths = self.finished_paths[:, kept, :length].flatten(0, 1)
