@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from .configuration_vaswani import PACKAGE_PARTS
 from .incremental_decoding_vaswani import gather_beams
@@ -97,29 +97,19 @@ class NotFiniteError(ValueError):
 class BeamSearch:
     """The search for the translations of a batch of sentences, all beams of all sentences at once (batched beams).
 
-    `decoders` are those of one model, or of several whose probabilities are averaged; `prompt` is [B, P] int64; `sentences`
-    [N] int64 are searched, of `limits` [B] int64 new tokens at most; in the config `num_beams` is K and
-    `num_return_sequences` R. Processors see log-probabilities, criteria candidates; `source_mask` [B, S] is for the coverage.
-    `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
+    `decoders` are those of one model, or of several whose probabilities are averaged; of the task, a `SearchTask`, `sentences`
+    [N] int64 are searched; in the config `num_beams` is K and `num_return_sequences` R. Processors see log-probabilities,
+    criteria candidates. `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
     """
 
     of_sentences: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
-    def __init__(
-        self,
-        decoders: list[Any],
-        prompt: torch.Tensor,
-        sentences: torch.Tensor,
-        config: GenerationConfig,
-        limits: torch.Tensor,
-        processors: LogitsProcessorList,
-        criteria: StoppingCriteriaList,
-        source_mask: torch.Tensor | None = None,
-        in_lock_step: bool = False,
-    ):
-        self.decoders, self.config, self.processors, self.in_lock_step = decoders, config, processors, in_lock_step
+    def __init__(self, decoders: list[Any], task: Any, sentences: torch.Tensor, config: GenerationConfig):
+        self.decoders, self.sentences, self.config, in_lock_step = decoders, sentences, config, task.in_lock_step
+        limits, processors, criteria = task.arguments
+        self.limits, self.processors, self.in_lock_step = limits, processors, in_lock_step
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
-        self.sentences, self.source_mask, self.limits = sentences, source_mask, limits
+        self.source_mask = task.inputs[0].get("attention_mask")
         self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
@@ -143,7 +133,7 @@ class BeamSearch:
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
         knows_all = is_exact and not in_lock_step and not processors
         self.num_counted = config.num_return_sequences if knows_all else config.num_beams
-        self._begin(prompt)
+        self._begin(task.prompt)
 
     def _begin(self, prompt: torch.Tensor) -> None:
         (batch, self.prompt_length), device, shape = prompt.shape, prompt.device, (len(self.sentences), self.num_beams)

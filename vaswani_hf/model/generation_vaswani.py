@@ -105,10 +105,9 @@ class SentenceLimitCriteria(StoppingCriteria):
 class FiniteLogits(LogitsProcessor):
     """Notes rows whose logits are NaN or infinite, and goes on with zeros there, so that no step waits; or refuses `at_once`."""
 
-    is_broken: Any = False
-
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
+        self.is_broken: Any = False
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         is_broken = ~scores.amax(dim=-1).isfinite()
@@ -393,8 +392,7 @@ class SearchTask:
             in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
             decoder_class = RowDecoder if in_rows or not model.decodes_trees else TreeDecoder
             decoders.append(decoder_class(model, config, kwargs))
-        mask = self.inputs[0].get("attention_mask")
-        search = search_class(decoders, self.prompt, sentences, config, *self.arguments, mask, self.in_lock_step)
+        search = search_class(decoders, self, sentences, config)
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
         is_direct = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
