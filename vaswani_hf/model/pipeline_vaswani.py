@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
 from .pretrained_vaswani import check_tokenizers
@@ -55,14 +55,7 @@ class TranslationPipeline(Pipeline):
     _pipeline_calls_generate = False
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-        task: str = TASK,
-        local_files_only: bool = False,
-        **kwargs: Any,
+        self, model: Any, tokenizer: Any, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any
     ):
         """Takes a model with its tokenizers, as `transformers.pipeline` does, and defaults for calls.
 
@@ -178,12 +171,7 @@ class TranslationPipeline(Pipeline):
         return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
 
     def postprocess(  # type: ignore[override]
-        self,
-        model_outputs: dict[str, Any],
-        return_tensors: bool = False,
-        return_text: bool = False,
-        return_scores: bool = False,
-        return_alignments: bool = False,
+        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
     ) -> list[dict[str, Any]]:
         """The K records of one text, which are in `translations`; token ids begin with the decoder's `start`."""
         records = []
@@ -210,7 +198,7 @@ class TranslationPipeline(Pipeline):
         return super().push_to_hub(repo_id, **kwargs)
 
 
-def _target_tokenizer(model: Any, tokenizer: PreTrainedTokenizerBase, local_files_only: bool) -> Any:
+def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
     # Two embeddings may stand over one vocabulary: tokenizers that were saved as a pair say whether they do.
     if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):

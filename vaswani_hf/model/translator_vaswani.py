@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
 from .beam_search_vaswani import NotFiniteError
@@ -119,10 +119,7 @@ class Hypothesis:
 
 
 class GenerateBackend:
-    """The search of `model.generate`, averaged over the probabilities of an ensemble: the backend that travels.
-
-    A backend has `generation_config`, `max_positions`, `seed` and `search`, and for `Translator` also `score`.
-    """
+    """The backend that travels. Each has `generation_config`, `max_positions`, `seed` and `search`, for `Translator` also `score`."""
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
@@ -198,18 +195,10 @@ class TranslationEngine:
     backend_class: type = GenerateBackend
 
     def __init__(
-        self,
-        model: Any,
-        source_tokenizer: PreTrainedTokenizerBase,
-        target_tokenizer: PreTrainedTokenizerBase,
-        ensemble: Sequence[PreTrainedModel] = (),
-        *,
-        prefix: str = "",
-        task_settings: Mapping[str, Any] | None = None,
+        self, model: Any, source_tokenizer: Any, target_tokenizer: Any, ensemble=(), *, prefix="", task_settings=None
     ):
         self.backend: Any = self.backend_class(model, ensemble) if isinstance(model, torch.nn.Module) else model
-        self.source_tokenizer: Any = source_tokenizer
-        self.target_tokenizer: Any = target_tokenizer
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.prefix, self.task_settings = prefix, task_settings or {}
 
     @property
@@ -223,9 +212,8 @@ class TranslationEngine:
     def translations(self, requests: Iterable[Any], options: TranslationOptions, first_line: int = 1) -> Iterator[Any]:
         """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
 
-        White space has empty translations. A text longer than the model was made for is cut at word boundaries, its pieces
-        translated and joined by a space, and a warning says so. Texts are read a window at a time; `first_line` is the number of
-        the first one, for warnings and for the seed.
+        White space has empty ones. A text longer than the model takes is cut at word boundaries, its pieces joined by a space, and a
+        warning says so. Texts are read a window at a time; `first_line` is the first one's number, for warnings and the seed.
         """
         options = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
