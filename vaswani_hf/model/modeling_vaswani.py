@@ -40,7 +40,6 @@ from .window_vaswani import decoding_cache
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
 EXCLUDED_LOGIT = -1e3
-
 # Attention implementations of transformers that restrict self-attention, beside its flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
