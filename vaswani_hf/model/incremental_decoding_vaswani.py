@@ -243,7 +243,6 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # What the decoder has recorded, by its names.
         self.recorded: dict[str, tuple] = {}
         self.coverage: torch.Tensor | None = None
         self.tree = None

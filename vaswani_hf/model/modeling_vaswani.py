@@ -299,7 +299,6 @@ class VaswaniModel(VaswaniPreTrainedModel):
             self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
-        # It is the target's too, where they are shared.
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
