@@ -1,13 +1,11 @@
 """Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go on.
 
-Logits come from incremental_decoding_vaswani; settings and limits from generation_vaswani. This file travels with every
-checkpoint because `generate` searches with it.
+This file travels with every checkpoint because `generate` searches with it. Logits come from incremental_decoding_vaswani.
 
 The rules are those of transformers: each step looks at twice as many candidates as there are beams, a candidate that
 ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
 without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the
 paper takes, limits per sentence, and sentences that leave as soon as nothing can change their result.
-
 Letters of shapes: B sentences at the start, N sentences still searched, K beams, C candidates, R results per sentence,
 T tokens so far with the prompt, V target vocabulary.
 """
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from .configuration_vaswani import PACKAGE_PARTS
 from .incremental_decoding_vaswani import gather_beams
@@ -99,33 +97,25 @@ class NotFiniteError(ValueError):
 class BeamSearch:
     """The search for the translations of a batch of sentences, all beams of all sentences at once (batched beams).
 
-    `decoders` are those of one model, or of several whose probabilities are averaged; `prompt` is [B, P] int64; `sentences`
-    [N] int64 are searched, of `limits` [B] int64 new tokens at most; in the config `num_beams` is K and
-    `num_return_sequences` R. Processors see log-probabilities, criteria candidates; `source_mask` [B, S] is for the coverage.
-    `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
+    `decoders` are those of one model, or of several whose probabilities are averaged; of the task, a `SearchTask`, `sentences`
+    [N] int64 are searched; in the config `num_beams` is K and `num_return_sequences` R. Processors see log-probabilities,
+    criteria candidates. `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
     """
 
     of_sentences: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
-    def __init__(
-        self,
-        decoders: list[Any],
-        prompt: torch.Tensor,
-        sentences: torch.Tensor,
-        config: GenerationConfig,
-        limits: torch.Tensor,
-        processors: LogitsProcessorList,
-        criteria: StoppingCriteriaList,
-        source_mask: torch.Tensor | None = None,
-        in_lock_step: bool = False,
-    ):
-        self.decoders, self.config, self.processors, self.in_lock_step = decoders, config, processors, in_lock_step
+    def __init__(self, decoders: list[Any], task: Any, sentences: torch.Tensor, config: GenerationConfig):
+        self.decoders, self.sentences, self.config, in_lock_step = decoders, sentences, config, task.in_lock_step
+        limits, processors, criteria = task.arguments
+        self.limits, self.processors, self.in_lock_step = limits, processors, in_lock_step
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
-        self.source_mask = source_mask
-        self.limits, (self.first_limit, self.last_limit) = limits, torch.stack(limits.aminmax()).tolist()
-        self.eos = config._eos_token_tensor
-        self.fill = self._fill_value()
-        self.num_beams = config.num_beams
+        self.source_mask = task.inputs[0].get("attention_mask")
+        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
+        self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
+        fills = pad is not None and (config.num_beams == 1 or (int(pad) and self.eos is not None))
+        self.fill = int(pad) if fills else -1 if self.eos is None else int(self.eos[0])
+        self.num_beams = self.num_full = config.num_beams
         self.num_candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * self.num_beams
         # The search ends when nothing longer can win. transformers has that bound for "never" only, and otherwise a
         # guess that is right where scores are not divided by the length.
@@ -134,44 +124,33 @@ class BeamSearch:
         self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
         self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
         # A device need not be waited for where a step more is without effect: no draws, outputs or parts of others.
-        is_own = not (in_lock_step or config.do_sample or processors or self.criteria)
-        is_late = is_own and "LateReading" in PACKAGE_PARTS and limits.device.type in WAITED_FOR
+        is_own, is_waited_for = not (in_lock_step or processors or self.criteria), limits.device.type in WAITED_FOR
+        is_late = is_own and is_waited_for and not config.do_sample and "LateReading" in PACKAGE_PARTS
         self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
-        self.asks_first = not (self.late or config.do_sample or limits.device.type in WAITED_FOR)
+        self.asks_first = not (config.do_sample or is_waited_for)
         best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
         self.choose = sample_candidates if config.do_sample else best()
-        self.num_full = config.num_beams
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
         knows_all = is_exact and not in_lock_step and not processors
         self.num_counted = config.num_return_sequences if knows_all else config.num_beams
-        self.sentences = sentences
-        self._begin(prompt)
-
-    def _fill_value(self) -> int:
-        """The id that fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0."""
-        pad, is_greedy = self.config._pad_token_tensor, self.config.num_beams == 1
-        if pad is not None and (is_greedy or (int(pad) and self.eos is not None)):
-            return int(pad)
-        return -1 if self.eos is None else int(self.eos[0])
+        self._begin(task.prompt)
 
     def _begin(self, prompt: torch.Tensor) -> None:
-        (batch, self.prompt_length), device = prompt.shape, prompt.device
-        num_beams, num_sentences = self.num_beams, len(self.sentences)
+        (batch, self.prompt_length), device, shape = prompt.shape, prompt.device, (len(self.sentences), self.num_beams)
         # [N, K, T, 1]: tokens. In lock step [N, K, T, 2]: also the row of the beam that each one was added to.
-        paths = prompt.view(batch, 1, -1, 1).expand(-1, num_beams, -1, -1)
+        paths = prompt.view(batch, 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if self.in_lock_step:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         self.paths = paths[self.sentences]
         # All beams begin alike: only the first one counts.
-        self.scores = torch.full((num_sentences, num_beams), NOTHING, device=device)
+        self.scores = torch.full(shape, NOTHING, device=device)
         self.scores[:, 0] = 0
-        self.parents = torch.zeros(num_sentences, num_beams, dtype=torch.int64, device=device)
-        self.is_open = torch.ones(num_sentences, dtype=torch.bool, device=device)
+        self.parents = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.is_open = torch.ones(shape[0], dtype=torch.bool, device=device)
         self.is_improvable = self.is_open.clone()
-        self.is_over = False
-        self.num_new = 0
-        self.finished_scores = torch.full((batch, num_beams), NOTHING, device=device)
-        self.finished_lengths = torch.zeros(batch, num_beams, dtype=torch.int64, device=device)
+        self.is_over, self.num_new = False, 0
+        self.finished_scores = torch.full((batch, self.num_beams), NOTHING, device=device)
+        self.finished_lengths = torch.zeros(batch, self.num_beams, dtype=torch.int64, device=device)
         self.finished_paths = paths.clone()
         self.nothing = torch.tensor([self.fill, -1][: paths.shape[3]], device=device)
         self.step_scores: list[torch.Tensor] = []
@@ -185,8 +164,7 @@ class BeamSearch:
     def run(self, logits: list[torch.Tensor], others_go_on: Callable[[bool], bool]) -> None:
         """Search until nothing can change the results, from the logits [B, 1 or K, V] of each decoder for the first token.
 
-        `others_go_on` says whether to take another step, told whether this search is over: processes that share a model
-        take equally many.
+        `others_go_on`, told if this search is over, says if another step is due: processes that share a model take equally many.
         """
         while others_go_on(self.is_over):
             if self.num_new > 0:
@@ -228,9 +206,8 @@ class BeamSearch:
         return [1.0, len(self.sentences)] if told is None else self._taken_up(*told)
 
     def _taken_up(self, numbers: torch.Tensor, trees: list[Any], seen: tuple[torch.Tensor, ...]) -> list[float]:
-        first, *told = numbers.tolist()
+        (first, *told), (log_probs, was_open, sentences) = numbers.tolist(), seen
         if math.isnan(first) and not self.config.remove_invalid_values:
-            log_probs, was_open, sentences = seen
             for sentence in sentences[log_probs.isnan().any(dim=1) & was_open].tolist():
                 raise NotFiniteError(sentence)
         for tree in reversed(trees):
@@ -247,8 +224,8 @@ class BeamSearch:
         # Where one logit is NaN or infinitely high, or all are infinitely low, the log-probabilities of the row are NaN.
         self.seen = (log_probs[:, :, 0], self.is_open, self.sentences)
         if self.processors:
-            log_probs = log_probs.expand(-1, self.num_beams, -1)
-            log_probs = self._in_full_batch(self.processors, self.sequences, log_probs)
+            of_beams = log_probs.expand(-1, self.num_beams, -1)
+            log_probs = self._in_full_batch(self.processors, self.sequences, of_beams)
         if self.in_lock_step and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
         if self.in_lock_step and self.config.output_scores:
@@ -260,8 +237,7 @@ class BeamSearch:
         rows = []
         for values in arguments:
             full = values.new_zeros(len(self.limits), *values.shape[1:])
-            full[self.sentences] = values
-            rows.append(full.flatten(0, 1))
+            rows.append(full.index_copy_(0, self.sentences, values).flatten(0, 1))
         return function(*rows).unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
@@ -294,7 +270,10 @@ class BeamSearch:
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NOTHING / 2)
         scores = scores / length_penalty(self.num_new, self.config)
         if self.decoders[0].coverage is not None:
-            scores = scores + self._coverage_scores(candidates.parents[:, : self.num_beams])
+            coverage = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)
+            mask = None if self.source_mask is None else self.source_mask[old].unsqueeze(1)
+            of_parents = coverage_score(coverage, mask).gather(1, candidates.parents[:, : self.num_beams])
+            scores = scores + self.config.coverage_penalty * of_parents
         # Below what does not exist, so that it stays where not as many as beams have finished.
         merged = torch.cat((self.finished_scores[old], scores.masked_fill(~entering, 2 * NOTHING)), dim=1)
         self.finished_scores[old], kept = merged.topk(self.num_beams)
@@ -305,21 +284,13 @@ class BeamSearch:
         old, new = self.sentences, paths[:, : self.num_beams]
         lengths = torch.cat((self.finished_lengths[old], torch.full_like(kept, self.num_new)), dim=1)
         self.finished_lengths[old] = lengths.gather(1, kept)
-        grow = paths.shape[2] - self.finished_paths.shape[2]
-        if grow > 0:
-            self.finished_paths = self._filled(self.finished_paths, grow)
-        new = self._filled(new, -grow) if grow < 0 else new
+        length = max(paths.shape[2], self.finished_paths.shape[2])
+        self.finished_paths, new = (self._filled(one, length - one.shape[2]) for one in (self.finished_paths, new))
         self.finished_paths[old] = gather_beams(torch.cat((self.finished_paths[old], new), dim=1), kept)
 
     def _filled(self, paths: torch.Tensor, steps: int) -> torch.Tensor:
         """Paths with as many steps of nothing after them."""
-        return torch.cat((paths, self.nothing.expand(*paths.shape[:2], steps, -1)), dim=2)
-
-    def _coverage_scores(self, parents: torch.Tensor) -> torch.Tensor:
-        coverage = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)
-        mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-        scores = self.config.coverage_penalty * coverage_score(coverage, mask)
-        return scores.gather(1, parents)
+        return torch.cat((paths, self.nothing.expand(*paths.shape[:2], steps, -1)), dim=2) if steps else paths
 
     def _close(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Close the sentences whose results cannot change any more; how many go on, or 0 if the search is over."""
@@ -351,12 +322,9 @@ class BeamSearch:
             setattr(self, name, getattr(self, name).index_select(0, staying))
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: sequences [B * R, T] with their prompts, and their scores [B * R].
-
-        In lock step also the rows [B * R, T - P] int32 that each token was added to, -1 after the end.
-        """
-        num_results = self.config.num_return_sequences
-        length = self.prompt_length + int(self.finished_lengths[:, :num_results].max())
-        paths = self.finished_paths[:, :num_results, :length].flatten(0, 1)
+        """The best R of each sentence: [B * R, T], scores [B * R], in lock step each token's row [B * R, T - P], -1 after the end."""
+        kept = slice(self.config.num_return_sequences)
+        length = self.prompt_length + int(self.finished_lengths[:, kept].max())
+        paths = self.finished_paths[:, kept, :length].flatten(0, 1)
         rows = paths[:, self.prompt_length :, 1].int() if self.in_lock_step else None
-        return paths[..., 0].contiguous(), self.finished_scores[:, :num_results].flatten(), rows
+        return paths[..., 0].contiguous(), self.finished_scores[:, kept].flatten(), rows

@@ -1,6 +1,4 @@
-"""`generate`: the arguments of transformers, and our search behind them; the search itself is in beam_search_vaswani.
-
-This file travels with every checkpoint because `model.generate` is here.
+"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in beam_search_vaswani.
 
 Fields of `generation_config` beside those of transformers, each also an argument of `generate`:
 - `length_penalty_type`: "power" (or None): scores are divided by length^length_penalty; "gnmt": by
@@ -9,13 +7,12 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-
-Arguments of `generate` alone, which need the package: `ensemble`, further models of the same vocabulary whose
-probabilities are averaged with this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids)
-that its translation contains.
+Arguments of `generate` alone, which need the package: `ensemble`, models of the same vocabulary whose probabilities are averaged with
+this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,16 +23,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
-from transformers.generation import (
-    GenerationMixin,
-    GenerationMode,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StopStringCriteria
+from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
@@ -49,7 +38,6 @@ from .window_vaswani import decoding_cache
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-
 # Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
 # Arguments of `generate` that are neither settings nor the model's.
@@ -93,10 +81,7 @@ def validate_search_fields(config: Any) -> None:
 
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
-    """The new tokens at most, by `max_length_a` and `max_length_b`, for so many source tokens, `</s>` included.
-
-    1 at least; None where neither is set.
-    """
+    """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
     a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
     if a is None and b is None:
         return None
@@ -105,13 +90,13 @@ def tokens_at_most(config: Any, source_length: int) -> int | None:
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each row at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
+    """Ends each row of a sentence at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
 
     # The search of transformers fills up rows that have ended only where a criterion has this attribute.
     eos_token_id = None
 
-    def __init__(self, lengths: torch.Tensor):
-        self.lengths = lengths
+    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
+        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
         return self.lengths <= input_ids.shape[1]
@@ -167,10 +152,9 @@ class VaswaniGeneration(GenerationMixin):
     ) -> Any:
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
-        The source is `inputs` [B, S] int64, also as `input_ids`, or else `inputs_embeds` or `encoder_outputs`. Fields that the
-        config leaves unset are the model's. `kwargs` are `ensemble` and `must_contain`, see the head of this file, and all
-        other arguments and settings of `GenerationMixin.generate`. Gives [B * R, T] int64, or with `return_dict_in_generate`
-        what transformers returns.
+        The source is `inputs` [B, S] int64, also as `input_ids`, or else `inputs_embeds` or `encoder_outputs`. `kwargs` are
+        `ensemble` and `must_contain`, see the head of this file, and all other arguments and settings of transformers; the model's
+        config has those that are not given. Gives [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
 
         Raises:
             ValueError: If a setting is impossible, or logits are not finite.
@@ -187,34 +171,42 @@ class VaswaniGeneration(GenerationMixin):
         config, model_kwargs = self._settings(generation_config, kwargs)
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
         self._complete_masks(source, config, model_kwargs)
-        limits = self._limit_lengths(source, config, model_kwargs)
+        lengths = self._limit_lengths(source, config, model_kwargs)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
         is_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-        if not is_search and extras:
-            _refuse_sampling(next(iter(extras)), config, arguments)
-        if mode == GenerationMode.GREEDY_SEARCH and arguments.get("streamer") is None:
-            is_search = bool(extras) or not config.return_dict_in_generate
-        if is_search and arguments.get("streamer") is not None:
+        streamer = arguments.get("streamer")
+        if is_search and streamer is not None:
             raise ValueError(
                 f"`streamer` shows one beam and must come with `num_beams=1`, but that is {config.num_beams}."
             )
+        for sampling, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
+            if extras and not is_search and is_given:
+                raise ValueError(
+                    f"`{min(extras)}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
+                )
+        if mode == GenerationMode.GREEDY_SEARCH and streamer is None:
+            is_search = bool(extras) or not config.return_dict_in_generate
+        if is_search and (tokenizer := model_kwargs.pop("tokenizer", None)) is not None and config.stop_strings:
+            # transformers hands no tokenizer on to a search of others.
+            stop = StopStringCriteria(tokenizer, config.stop_strings)
+            arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), stop])
+            config.stop_strings = None
         if is_search:
-            return self._generate_by_search(source, config, model_kwargs, limits, arguments, **extras)
-        arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *limits.criteria(config)])
+            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, extras)
+        ends = [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
+        arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *ends])
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # Tokens that are shown are read at once anyway.
         finite = FiniteLogits(at_once=kwargs.get("streamer") is not None)
-        processors = LogitsProcessorList([finite, *logits_processor])
-        processors = logits_processor if generation_config.remove_invalid_values else processors
+        looked_at = () if generation_config.remove_invalid_values else (finite,)
+        processors = LogitsProcessorList([*looked_at, *logits_processor])
         outputs = super()._sample(input_ids, processors, stopping_criteria, generation_config, *args, **kwargs)
         finite.refuse(len(input_ids) // generation_config.num_return_sequences)
         return outputs
 
-    def _settings(
-        self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
-    ) -> tuple[GenerationConfig, dict[str, Any]]:
+    def _settings(self, generation_config: Any, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
         """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
         given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
@@ -253,11 +245,10 @@ class VaswaniGeneration(GenerationMixin):
         mask = None if given else self._infer_source_mask(source)
         if mask is not None:
             model_kwargs["attention_mask"] = mask.long()
-        prompt, start = model_kwargs.get("decoder_input_ids"), decoder_start_token_id(config)
+        prompt, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
         if prompt is None:
             return
-        mask = model_kwargs.get("decoder_attention_mask")
-        if start is not None:
+        if (start := decoder_start_token_id(config)) is not None:
             column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)
             if bool((prompt[:, :1] != column).all()):
                 prompt = torch.cat((column, prompt), dim=1)
@@ -268,47 +259,37 @@ class VaswaniGeneration(GenerationMixin):
         if mask is not None:
             model_kwargs["decoder_attention_mask"] = mask.long()
 
-    def _limit_lengths(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> "_Limits":
-        """The limits of the sentences; the largest of them is written into the config."""
+    def _limit_lengths(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
+        """The tokens at most of each sentence and its prompt, [B] int64 or None for no difference; the config gets the most."""
         has_no_length = config.max_length is None and config.max_new_tokens is None
         if has_no_length and all(getattr(config, name, None) is None for name in ("max_length_a", "max_length_b")):
             config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
         prompt, encoded = model_kwargs.get("decoder_input_ids"), model_kwargs.get("encoder_outputs")
         prompt_length = 1 if prompt is None else prompt.shape[1]
+        is_learned = self.config.position_embedding == "learned"
+        # The last token is never read.
+        most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
         tensors = (source, model_kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
         source_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
-        is_learned = self.config.position_embedding == "learned"
-        positions = self.config.max_position_embeddings if is_learned else None
-        limits = _Limits(config, prompt_length, positions, model_kwargs.get("attention_mask"))
-        longest = limits.of(source_length)
-        if longest is not None and has_no_length:
-            config.max_new_tokens = longest
-        elif longest is not None and config.max_new_tokens is not None:
-            config.max_new_tokens = min(config.max_new_tokens, longest)
-        elif longest is not None:
-            config.max_length = min(config.max_length, prompt_length + longest)
-        return limits
+        if (longest := tokens_at_most(config, source_length)) is None:
+            return None
+        if has_no_length or config.max_new_tokens is not None:
+            config.max_new_tokens = min(longest, most, sys.maxsize if has_no_length else config.max_new_tokens)
+        else:
+            config.max_length = min(config.max_length, prompt_length + min(longest, most))
+        if (mask := model_kwargs.get("attention_mask")) is None:
+            return None
+        limits = [tokens_at_most(config, length) or 1 for length in (mask != 0).sum(dim=1).tolist()]
+        return torch.tensor([prompt_length + min(limit, most) for limit in limits], device=mask.device)
 
     def _generate_by_search(
-        self,
-        source: torch.Tensor | None,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        limits: "_Limits",
-        arguments: dict[str, Any],
-        ensemble: Any = None,
-        must_contain: Any = None,
+        self, source: Any, config: GenerationConfig, model_kwargs: Any, lengths: Any, arguments: Any, extras: Any
     ) -> Any:
         """The result of `generate` by our search, between the preparations of transformers."""
+        ensemble, must_contain = extras.get("ensemble"), extras.get("must_contain")
         encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
         has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
         in_step = _shares_weights(self) if in_step is None else in_step
-        tokenizer = model_kwargs.pop("tokenizer", None)
-        if config.stop_strings and tokenizer is not None:
-            # transformers hands no tokenizer on to a search of others.
-            stop = StopStringCriteria(tokenizer, config.stop_strings)
-            arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
-            config.stop_strings = None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
@@ -322,15 +303,19 @@ class VaswaniGeneration(GenerationMixin):
             kwargs |= {"encoder_outputs": encoded, "attention_mask": mask}
             is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
             if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
-                stopping_criteria += limits.criteria(config)
+                stopping_criteria += [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
                 return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
             config.early_stopping = config.early_stopping if config.num_beams > 1 else True
-            task = SearchTask.of(self, input_ids, config, kwargs)
+            kwargs = {name: value for name, value in kwargs.items() if value is not None}
+            in_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+            in_lock_step = bool(in_own_way or in_step or has_own_cache or kwargs.keys() - _INPUTS_OF_BEAMS)
+            task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], in_lock_step)
             if ensemble:
                 package_part("ensembles", "ensemble").add(task, ensemble, source)
-            task.arguments = (limits.new_tokens(task.prompt, config), logits_processor, stopping_criteria)
-            task.in_lock_step |= in_step or has_own_cache
+            limits = torch.full_like(task.prompt[:, 0], config.max_length)
+            limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
+            task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria)
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
             found = constrained.search_again(task, config, must_contain, found) if constrained else found
@@ -348,14 +333,9 @@ class VaswaniGeneration(GenerationMixin):
             return model_kwargs["encoder_outputs"]
         if source is None and embedded is None:
             source = torch.full((1, 1), config.bos_token_id, device=self.device)
-        return self.get_encoder()(
-            input_ids=source if embedded is None else None,
-            inputs_embeds=embedded,
-            attention_mask=model_kwargs.get("attention_mask"),
-            output_attentions=config.output_attentions,
-            output_hidden_states=config.output_hidden_states,
-            return_dict=True,
-        )
+        inputs = {"input_ids": source if embedded is None else None, "inputs_embeds": embedded}
+        inputs |= {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
+        return self.get_encoder()(**inputs, attention_mask=model_kwargs.get("attention_mask"), return_dict=True)
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
         """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
@@ -381,40 +361,6 @@ class VaswaniGeneration(GenerationMixin):
         return GenerationMixin.compute_transition_scores(model, *args, **kwargs)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """The numbers of tokens that the sentences of a call may get; `positions` are those of a learned table, else None."""
-
-    config: GenerationConfig
-    prompt_length: int
-    positions: int | None
-    mask: torch.Tensor | None
-
-    def of(self, source_length: int) -> int | None:
-        """New tokens at most for a source of this length; None where sentences have no limits of their own."""
-        limit = tokens_at_most(self.config, source_length)
-        if limit is not None and self.positions is not None:
-            # The last token is never read.
-            limit = min(limit, max(1, self.positions - self.prompt_length + 1))
-        return limit
-
-    def _each(self) -> list[int]:
-        """The limit of each sentence; nothing where all sources are as long as the longest, or none has a limit."""
-        lengths = [] if self.mask is None or self.of(1) is None else (self.mask != 0).sum(dim=1).tolist()
-        return [self.of(length) or 1 for length in lengths]
-
-    def new_tokens(self, prompt: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
-        """[B] int64: new tokens at most, for prompts [B, P]."""
-        most = config.max_length - prompt.shape[1]
-        return torch.tensor([min(most, own) for own in self._each()] or [most] * len(prompt), device=prompt.device)
-
-    def criteria(self, config: GenerationConfig) -> list[StoppingCriteria]:
-        """The criterion that ends each row at its own limit, where there is one."""
-        rows, limits = max(config.num_beams, config.num_return_sequences), self._each()
-        lengths = [self.prompt_length + limit for limit in limits for _ in range(rows)]
-        return [SentenceLimitCriteria(torch.tensor(lengths, device=self.mask.device))] if limits else []  # type: ignore[union-attr]
-
-
 def _shares_weights(model: Any) -> bool:
     """Several processes hold shares of one model, so that all must take equally many steps."""
     is_one_of_many = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -435,14 +381,6 @@ class SearchTask:
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
 
-    @classmethod
-    def of(cls, model: Any, input_ids: torch.Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> "SearchTask":
-        """The task of a call with rows [B * K, P], yet without its arguments."""
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        has_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
-        in_lock_step = bool(has_own_way or kwargs.keys() - _INPUTS_OF_BEAMS)
-        return cls([model], [kwargs], input_ids[:: config.num_beams], in_lock_step)
-
     def run(
         self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None
     ) -> Any:
@@ -454,8 +392,7 @@ class SearchTask:
             in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
             decoder_class = RowDecoder if in_rows or not model.decodes_trees else TreeDecoder
             decoders.append(decoder_class(model, config, kwargs))
-        mask = self.inputs[0].get("attention_mask")
-        search = search_class(decoders, self.prompt, sentences, config, *self.arguments, mask, self.in_lock_step)
+        search = search_class(decoders, self, sentences, config)
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
         is_direct = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
@@ -463,29 +400,15 @@ class SearchTask:
         return search
 
 
-def _refuse_sampling(name: str, config: GenerationConfig, arguments: dict[str, Any]) -> None:
-    for sampling in ("do_sample", "streamer"):
-        if getattr(config, sampling, None) or arguments.get(sampling) is not None:
-            raise ValueError(
-                f"`{name}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
-            )
-
-
 def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
     config, decoder = search.config, search.decoders[0]
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-
-    common = {
-        "sequences": sequences,
-        "scores": tuple(search.step_scores) if config.output_scores else None,
-        "logits": tuple(search.step_logits) if config.output_logits else None,
-        "encoder_attentions": encoder_outputs.get("attentions") if config.output_attentions else None,
-        "encoder_hidden_states": encoder_outputs.get("hidden_states") if config.output_hidden_states else None,
-        **decoder.recorded,
-        "past_key_values": decoder.returned_cache(search.parents),
-    }
+    common = {"sequences": sequences, **decoder.recorded, "past_key_values": decoder.returned_cache(search.parents)}
+    common |= {"scores": tuple(search.step_scores) or None, "logits": tuple(search.step_logits) or None}
+    for name in ("attentions", "hidden_states"):
+        common[f"encoder_{name}"] = encoder_outputs.get(name) if getattr(config, f"output_{name}") else None
     if config.num_beams == 1:
         return GenerateEncoderDecoderOutput(**common)
     scores = scores if config.output_scores else None

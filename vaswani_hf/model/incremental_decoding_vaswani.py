@@ -1,17 +1,15 @@
 """One decoding step for all beams of all sentences, as a search asks a model for it; which beams go on is the search's.
 
-This file travels with every checkpoint because `generate` decodes through it.
-
-There are two ways to the same logits. `TreeDecoder` is the fast one: the beams of a sentence are given to the decoder's layers as
-positions of one sequence, so that keys and values of the source exist once per sentence and those of the target once
-per token that was ever chosen, however many beams descend from it; nothing is reordered, a mask says which tokens are a
-beam's own. `RowDecoder` is the general one: one row per beam through the model's forward, with any cache, any attention
-implementation and anything recorded.
+This file travels with every checkpoint because `generate` decodes through it. There are two ways to the same logits. `TreeDecoder` is the fast one: the decoder's layers see the beams of a sentence as positions
+of one sequence, so that keys and values of the source exist once per sentence and those of the target once per token,
+however many beams descend from it; a mask says which are a beam's own. `RowDecoder` is the general one: one row per beam through
+the model's forward, with any cache, any attention implementation and anything recorded.
 
 Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source length,
 M tokens in the tree, H heads, D model width, V target vocabulary.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -144,32 +142,20 @@ class TokenTree:
         self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
 
 
-class TreeCache(EncoderDecoderCache):
-    """The cache that the decoder's layers take: a tree in place of their own tokens, and the source once per sentence."""
-
-    def __init__(self, tree: TokenTree):
-        self.self_attention_cache: Any = tree
-        self.cross_attention_cache = DynamicCache()
-        self.is_updated: dict[int, bool] = {}
-
-
 class TreeDecoder:
-    """Decoding steps on trees of tokens.
-
-    `model_kwargs` has `encoder_outputs` of B sentences, and `attention_mask` [B, S] and `decoder_attention_mask` [B * K, P]
-    where there is padding; with a `coverage_penalty` in the config `coverage` is kept.
-    """
+    """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, and masks [B, S] and [B * K, P] of padding."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model, self.decoder, self.num_beams = model, model.get_decoder(), config.num_beams
         self.encoder_states = model_kwargs["encoder_outputs"][0]
         self.prompt_mask = model_kwargs.get("decoder_attention_mask")
         mask, dtype = model_kwargs.get("attention_mask"), self.encoder_states.dtype
-        self.source_mask: torch.Tensor | None = None
-        if mask is not None and not bool(mask.all()):
-            self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
+        mask = None if mask is None or bool(mask.all()) else mask.bool()[:, None, None]
+        self.source_mask = None if mask is None else additive_mask(mask, dtype)
         self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
-        self.cache = TreeCache(self.tree)
+        self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        # The layers keep their own tokens in the tree, and the source once per sentence.
+        self.cache.self_attention_cache = self.tree
         self.encodings = self.encoder_states[0, :0]
         # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
@@ -182,9 +168,7 @@ class TreeDecoder:
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts [B * K, P], the same in all K rows of a sentence and padded on the left: logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
-        real = torch.ones_like(prompt, dtype=torch.bool)
-        if self.prompt_mask is not None:
-            real = self.prompt_mask[:: self.num_beams].bool()
+        real = (torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask)[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
         self.position, self.num_read = real.sum(dim=1, keepdim=True), prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
@@ -194,8 +178,7 @@ class TreeDecoder:
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
             # The first call has filled the cache of the source.
-            step_class = PACKAGE_PARTS["DecoderLayerStep"]()
-            self.steps = [step_class(layer, self.cache) for layer in self.decoder.layers]
+            self.steps = [PACKAGE_PARTS["DecoderLayerStep"]()(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -214,13 +197,10 @@ class TreeDecoder:
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys, layer.values = layer.keys.index_select(0, sentences), layer.values.index_select(0, sentences)
         for name in ("encoder_states", "position", "source_mask", "coverage"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 setattr(self, name, value.index_select(0, sentences))
 
-    def _run(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[torch.Tensor | None]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
         """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S]."""
         decoder, last = self.decoder, len(self.decoder.layers) - 1
         watch = AttentionWatch([last]) if self.with_coverage else None
@@ -241,10 +221,9 @@ class TreeDecoder:
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
         """Position encodings [N, T, D], from a table that grows, since sinusoids are dear to compute at each step."""
         if len(self.encodings) < self.num_read:
-            longest = getattr(self.decoder, "embed_positions", None)
-            size = 2 * self.num_read + 62
             # A learned table has an end; beyond it the decoder says so.
-            size = size if longest is None else max(self.num_read, min(size, longest.num_embeddings))
+            longest = getattr(getattr(self.decoder, "embed_positions", None), "num_embeddings", math.inf)
+            size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
         return self.encodings[positions]
 
@@ -257,33 +236,31 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 
 
 class RowDecoder:
-    """Decoding steps of one row per beam, through the model's own forward.
-
-    `model_kwargs` are those that `generate` has prepared: the source of B sentences, the target of B * K rows.
-    """
+    """Decoding steps through the model's forward; `model_kwargs` of `generate` have B sources, and targets in B * K rows."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model, self.config, self.num_beams = model, config, config.num_beams
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # What the decoder has recorded, by its names.
         self.recorded: dict[str, tuple] = {}
         self.coverage: torch.Tensor | None = None
         self.tree = None
+        self.watch = None
+        if getattr(config, "coverage_penalty", None):
+            self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
         cache = model_kwargs.get("past_key_values")
         if cache is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
-            for name in ("encoder_outputs", "attention_mask"):
-                self.model_kwargs[name] = _repeated(self.model_kwargs.get(name), self.num_beams)
+            states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
+            mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
+            states = BaseModelOutput(states.repeat_interleave(self.num_beams, dim=0))
+            self.model_kwargs |= {"encoder_outputs": states, "attention_mask": mask}
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts, as `TreeDecoder.start`; logits [B, K, V]."""
-        is_first, watch = not self.config.is_assistant, self._watch()
-        kwargs = self.model_kwargs if watch is None else {**self.model_kwargs, "attention_watch": watch}
-        outputs = self.model._prefill(input_ids, self.config, kwargs, is_first_iteration=is_first)
-        self._cover(watch, None)
-        return self._take(outputs)
+        is_first = not self.config.is_assistant
+        return self._take(self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first))
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Read the newest token of each beam, as `TreeDecoder.step`; logits [N, K, V]."""
@@ -291,53 +268,36 @@ class RowDecoder:
         inputs = self.model.prepare_inputs_for_generation(
             sequences.flatten(0, 1), next_sequence_length=1 if self.config.use_cache else None, **self.model_kwargs
         )
-        watch = self._watch()
-        watched = {} if watch is None else {"attention_watch": watch}
-        outputs = self.forward(**inputs, **watched, return_dict=True)
-        self._cover(watch, parents if self.config.use_cache else None)
-        return self._take(outputs)
+        return self._take(self.forward(**inputs, return_dict=True), parents if self.config.use_cache else None)
 
     def _reorder(self, parents: torch.Tensor) -> None:
-        cache = self.model_kwargs.get("past_key_values")
-        if cache is not None:
+        if (cache := self.model_kwargs.get("past_key_values")) is not None:
             first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
             # The beams of a sentence have its source in common: there is nothing to reorder.
             cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             cache.reorder_cache((parents + first).flatten())
 
-    def _watch(self) -> AttentionWatch | None:
-        last = len(self.model.get_decoder().layers) - 1
-        return AttentionWatch([last]) if getattr(self.config, "coverage_penalty", None) else None
-
-    def _cover(self, watch: AttentionWatch | None, parents: torch.Tensor | None) -> None:
-        """Count the attention of one call into `coverage` [N, K, S]; without parents the call has read all tokens."""
-        if watch is None:
-            return
-        (weights,) = watch.weights.values()
-        mask = self.model_kwargs.get("decoder_attention_mask")
-        if mask is not None:
-            weights = weights * mask[:, -weights.shape[1] :, None]
-        covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
-        before = None if parents is None or self.coverage is None else gather_beams(self.coverage, parents)
-        self.coverage = covered if before is None else before + covered
-
-    def _take(self, outputs: Any) -> torch.Tensor:
+    def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
+        """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
+        if self.watch is not None:
+            (weights,) = self.watch.weights.values()
+            if (mask := self.model_kwargs.get("decoder_attention_mask")) is not None:
+                weights = weights * mask[:, -weights.shape[1] :, None]
+            covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
+            self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=True
         )
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             if (values := outputs.get(name)) is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
-        logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
-        return logits.unflatten(0, (-1, self.num_beams))
+        return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep these sentences [N'] only; for dynamic caches."""
-        kwargs = self.model_kwargs
-        beams = torch.arange(self.num_beams, device=sentences.device)
+        kwargs, beams = self.model_kwargs, torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        cache = kwargs.get("past_key_values")
-        if cache is not None:
+        if (cache := kwargs.get("past_key_values")) is not None:
             cache.self_attention_cache.batch_select_indices(rows)
             cache.cross_attention_cache.batch_select_indices(sentences)
         kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sentences])
@@ -353,14 +313,6 @@ class RowDecoder:
         if isinstance(cache, EncoderDecoderCache):
             beams = len(cache.self_attention_cache.layers[0].keys)
             for layer in cache.cross_attention_cache.layers:
-                times = beams // len(layer.keys)
-                layer.keys, layer.values = _repeated(layer.keys, times), _repeated(layer.values, times)
+                both, times = (layer.keys, layer.values), beams // len(layer.keys)
+                layer.keys, layer.values = (one.repeat_interleave(times, dim=0) for one in both) if times > 1 else both
         return cache
-
-
-def _repeated(values: Any, times: int) -> Any:
-    if values is None or times == 1:
-        return values
-    if isinstance(values, torch.Tensor):
-        return values.repeat_interleave(times, dim=0)
-    return BaseModelOutput(values[0].repeat_interleave(times, dim=0))

@@ -1,11 +1,9 @@
 """The training loss: label-smoothed cross-entropy (Section 5.4), also without holding the logits of the whole batch.
 
 This file travels with every checkpoint because `forward` with labels computes it.
-
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
 
-Both forms of label smoothing are, with z the logits, a sum of three terms per token:
-    loss = logsumexp(z) - (gold - other) * z[label] - other * sum(z)
+Both forms of label smoothing are, with z the logits, per token logsumexp(z) - (gold - other) * z[label] - other * sum(z),
 where `gold` and `other` are the target's probabilities of the reference and of each other class.
 """
 
@@ -15,7 +13,6 @@ from torch.autograd.function import once_differentiable
 
 # The label of positions that the loss leaves out, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-
 # Logits that are held at once: 2**24 numbers are 64 MiB in float32.
 LOGITS_PER_CHUNK = 2**24
 
@@ -32,8 +29,7 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
-    if num_items is None:
-        num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
+    num_items = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
 
 
@@ -41,28 +37,24 @@ def smoothed_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, smoothing: float, form: str
 ) -> torch.Tensor:
     """The loss from logits [..., V], a float32 scalar in nats per token; see `chunked_cross_entropy`."""
-    labels = labels.to(logits.device)
-    logits = logits.float().flatten(0, -2)
+    labels, logits = labels.to(logits.device).flatten(), logits.float().flatten(0, -2)
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
-    total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum")
+    total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     if smoothing:
-        log_probs = nn.functional.log_softmax(logits, dim=-1)
-        valid = labels.flatten() != IGNORED_LABEL
+        log_probs, valid = nn.functional.log_softmax(logits, dim=-1), labels != IGNORED_LABEL
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _divisor(labels, num_items)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The loss of [N, D] states, its gradients computed chunk by chunk in the forward pass."""
+    """The loss of [N, D] states, its gradients computed chunk by chunk in the forward pass, which backward scales."""
 
     @staticmethod
     def forward(ctx, states, weight, labels, target, excluded, dtype):
         """Sum losses and gradients over chunks, with the pair of `target_probabilities`; `dtype` is that of the products."""
-        with_gradients = any(ctx.needs_input_grad[:2])
-        total = states.new_zeros((), dtype=torch.float32)
+        total, with_gradients = states.new_zeros((), dtype=torch.float32), any(ctx.needs_input_grad[:2])
         if with_gradients:
-            grad_states = torch.zeros_like(states, dtype=torch.float32)
-            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+            grad_states, grad_weight = (torch.zeros_like(one, dtype=torch.float32) for one in (states, weight))
         matrix = weight.to(dtype)
         rows = max(1, LOGITS_PER_CHUNK // weight.shape[0])
         for start in range(0, len(labels), rows):
@@ -85,30 +77,22 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        """Scale the stored gradients."""
-        grad_states, grad_weight = ctx.saved_tensors
-        states_dtype, weight_dtype = ctx.dtypes
-        grad_states = (grad_states * grad_output).to(states_dtype) if ctx.needs_input_grad[0] else None
-        grad_weight = (grad_weight * grad_output).to(weight_dtype) if ctx.needs_input_grad[1] else None
-        return grad_states, grad_weight, None, None, None, None
+        stored = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad, strict=False)
+        scaled = ((gradient * grad_output).to(dtype) if is_needed else None for gradient, dtype, is_needed in stored)
+        return *scaled, None, None, None, None
 
 
-def _chunk_loss(
-    logits: torch.Tensor, labels: torch.Tensor, target: tuple[float, float]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _chunk_loss(logits: torch.Tensor, labels: torch.Tensor, target: tuple[float, float]) -> tuple[torch.Tensor, ...]:
     """Summed loss of [N, V] logits and its gradient, which overwrites them: softmax minus target distribution."""
-    gold, other = target
-    index = labels.unsqueeze(-1)
+    (gold, other), index = target, labels.unsqueeze(-1)
     # All is done in place: beside the products, passes over the logits are the cost.
     logits -= logits.amax(dim=-1, keepdim=True)
     loss = (other - gold) * logits.gather(-1, index).sum()
-    if other:
-        loss -= other * logits.sum()
+    loss -= other * logits.sum() if other else 0.0
     total = logits.exp_().sum(dim=-1, keepdim=True)
     loss += total.log().sum()
     gradient = logits.div_(total)
-    if other:
-        gradient -= other
+    gradient = gradient.sub_(other) if other else gradient
     return loss, gradient.scatter_add_(-1, index, torch.full_like(total, other - gold))
 
 
@@ -129,8 +113,7 @@ def chunked_cross_entropy(
     `num_items` (tokens), by default the number of labels; for smoothing and form see `target_probabilities`; `excluded` is a
     class that takes no part, and the logit that it gets. Gives a float32 scalar in nats per token, once differentiable.
     """
-    labels = labels.to(hidden_states.device)
-    device = hidden_states.device.type
+    labels, device = labels.to(hidden_states.device), hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     # Projecting padding would be wasted work.
     valid = labels.flatten() != IGNORED_LABEL

@@ -1,9 +1,7 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
 
-This file travels with every checkpoint because it is the model.
-
-Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, D model width, V target vocabulary.
+This file travels with every checkpoint because it is the model. Sections and equations are those of the paper (arXiv 1706.03762).
+Letters of shapes: B batch, S source length, T target length, D model width, V target vocabulary.
 
 With the defaults of `VaswaniConfig` this is the paper's computation.
 Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
@@ -21,12 +19,8 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.integrations.fsdp import is_fsdp_managed_module
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
@@ -36,14 +30,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .layers_vaswani import (
-    VaswaniDecoderLayer,
-    VaswaniEncoderLayer,
-    VaswaniLearnedPositions,
-    require_one,
-    sinusoids,
-    tensor_parallel_plan,
-)
+from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
+from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
 from .score_functions_vaswani import UNFUSED_SCORES
@@ -52,7 +40,6 @@ from .window_vaswani import decoding_cache
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
 EXCLUDED_LOGIT = -1e3
-
 # Attention implementations of transformers that restrict self-attention, beside its flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
@@ -66,10 +53,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
+    _supports_flash_attn = _supports_sdpa = _supports_flex_attn = _supports_attention_backend = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
@@ -116,9 +100,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
         # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {})
+        own = dict(self._tied_weights_keys or {})
+        return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else own
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         # A state is complete without the copies of tied weights.
@@ -131,11 +114,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return state_dict
         # transformers gathers what it has sharded itself, and finds tied weights by a place in memory that gathered
         # copies do not share.
-        kept = {name: tensor for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys}
-        return {
-            name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
-            for name, tensor in kept.items()
-        }
+        own = ((name, tensor) for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys)
+        return {name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor for name, tensor in own}
 
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -153,9 +133,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
         sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
-        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
+        self.config.decoder_vocab_size = size = decoder.embed_tokens.num_embeddings
         if head is not None:
-            self.lm_head = self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
+            self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
         self.tie_weights()
         return decoder.embed_tokens
 
@@ -194,10 +174,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """The mask of padding before or between target tokens; None where there is none of it.
-
-        Causality alone keeps padding after the last token from every real token.
-        """
+        """The mask of padding before or between target tokens, if any; causality keeps what is behind from real tokens."""
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
             return None
@@ -211,7 +188,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 class VaswaniEncoder(VaswaniPreTrainedModel):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
-    _tp_plan = tensor_parallel_plan("self_attn")
+    _tp_plan = parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
@@ -228,15 +205,10 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source: `last_hidden_state` [B, S, D], and what was asked to be recorded.
-
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`; one of `input_ids` and `inputs_embeds` must be given.
-        """
+        """Encode the source: `last_hidden_state` [B, S, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
         require_one(input_ids, inputs_embeds)
-        if attention_mask is None:
-            attention_mask = self._infer_source_mask(input_ids)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
+        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position_ids = positions_of(attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
@@ -244,15 +216,13 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         masks = attention_masks(attentions, inputs_embeds, attention_mask, is_recorded=is_recorded)
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
-        if self.config.norm_position == "pre":
-            hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return BaseModelOutput(self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states)
 
 
 class VaswaniDecoder(VaswaniPreTrainedModel):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
-    _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
+    _tp_plan = parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
@@ -276,7 +246,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> DecoderOutput:
         """Decode the target as far as it is given: `last_hidden_state` [B, T, D], the cache, what was recorded.
 
         The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
@@ -289,8 +259,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         if attention_mask is None and input_ids is not None and isinstance(past_length, int) and past_length == 0:
             attention_mask = self._infer_target_mask(input_ids)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         attentions = [layer.self_attn for layer in self.layers]
@@ -300,14 +269,13 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         if encoder_hidden_states is not None:
             attentions = [layer.encoder_attn for layer in self.layers]
             source_masks = attention_masks(
-                attentions, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+                attentions, inputs_embeds, encoder_attention_mask, None, encoder_hidden_states
             )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             source = (encoder_hidden_states, source_mask)
             hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)
-        if self.config.norm_position == "pre":
-            hidden_states = self.layer_norm(hidden_states)
-        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
+        hidden_states = self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
+        return DecoderOutput(hidden_states, past_key_values)
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
@@ -331,14 +299,12 @@ class VaswaniModel(VaswaniPreTrainedModel):
             self._tp_plan["shared"] = "embedding_rowwise"
 
     def get_input_embeddings(self) -> nn.Module:
-        # It is the target's too, where they are shared.
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
-            self.shared = value
-            self.decoder.embed_tokens = value
+            self.shared = self.decoder.embed_tokens = value
 
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
@@ -362,38 +328,23 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source, or take it encoded, and decode the target as far as it is given, to states [B, T, D].
-
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
-        """
-        if attention_mask is None:
-            attention_mask = self._infer_source_mask(input_ids)
+        """Encode the source and decode the target to states [B, T, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
+        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
+        source = {"encoder_hidden_states": encoder_outputs.last_hidden_state, "encoder_attention_mask": attention_mask}
+        target = {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask}
+        target |= {"inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
+        decoder_outputs = self.decoder(**target, **source, use_cache=use_cache, **kwargs)
+        recorded = ("last_hidden_state", "hidden_states", "attentions")
+        given = {f"encoder_{name}": encoder_outputs.get(name) for name in recorded}
+        given |= {f"decoder_{name}": decoder_outputs.get(name) for name in recorded[1:]}
+        given |= {name: decoder_outputs.get(name) for name in (recorded[0], "past_key_values", "cross_attentions")}
+        return Seq2SeqModelOutput(**given)
 
 
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
@@ -424,10 +375,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # The source vocabulary alone: the output projection belongs to the target's.
-        old = self.get_input_embeddings()
-        resized = self._get_resized_embeddings(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.set_input_embeddings(resized)
-        return resized
+        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.set_input_embeddings(self._get_resized_embeddings(self.get_input_embeddings(), *sizes))
+        return self.get_input_embeddings()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The decoder's inputs [B, T] for labels [B, T]: shifted right by one, the start in front (Section 3.1).
@@ -484,63 +434,41 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        target = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        target |= {"decoder_inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
+        outputs = self.model(**source, **target, encoder_outputs=encoder_outputs, use_cache=use_cache, **kwargs)
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
-        return self._loss_and_logits(hidden_states, None, None, None)[1]
+        return self._loss_and_logits(hidden_states)[1]
 
     def _loss_and_logits(
-        self,
-        hidden_states: torch.Tensor,
-        labels: torch.Tensor | None,
-        num_items: torch.Tensor | int | None,
-        skip_logits: bool | None,
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None = None, num_items=None, skip_logits=None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
         smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        form = self.config.label_smoothing_form
         excluded = self._excluded_class(smoothing, labels)
+        loss = (num_items, smoothing, self.config.label_smoothing_form)
         if labels is not None:
-            labels = self._ignore_padding(labels)
-            skip_logits = self.training if skip_logits is None else skip_logits
-            if skip_logits and self._has_plain_head():
+            mask = self._infer_source_mask(labels)
+            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
+            if (self.training if skip_logits is None else skip_logits) and self._has_plain_head():
                 removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
-                weight = self.lm_head.weight
-                return chunked_cross_entropy(hidden_states, weight, labels, num_items, smoothing, form, removed), None
+                return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
         logits = self.lm_head(hidden_states)
         if excluded is not None:
             logits[..., excluded] = EXCLUDED_LOGIT
-        if labels is None:
-            return None, logits
-        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
+        return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
 
     def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The padding class where it takes no part in the probabilities, else None.
-
-        It takes part where a smoothed distribution gives it a share as to every class, by our loss or, without
-        labels, by the one that a training loop computes from the logits.
-        """
+        """The padding class, or None where it takes part in the probabilities."""
+        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
-
-    def _ignore_padding(self, labels: torch.Tensor) -> torch.Tensor:
-        mask = self._infer_source_mask(labels)
-        return labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
 
     @property
     def decodes_trees(self) -> bool:
@@ -565,6 +493,5 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
 
 # The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
 _DECLARED = {kind: kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
-
 
 __all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]

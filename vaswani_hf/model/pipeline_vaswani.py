@@ -4,7 +4,6 @@ This file travels with every checkpoint so that the task works without the packa
 `translator_vaswani` and behaves as the pipeline of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads.
 Differs from it: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
 Vaswani model are translated in pieces, and a model may have a second tokenizer for the target language.
-
 Letters of shapes: T target length, K translations of one text (`num_return_sequences`).
 """
 
@@ -12,13 +11,12 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
 from .pretrained_vaswani import check_tokenizers
@@ -51,21 +49,13 @@ class TranslationPipeline(Pipeline):
 
     model: Any
     tokenizer: Any
-
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
     # Pipeline handles generation settings otherwise from version to version; the engine handles them here.
     _pipeline_calls_generate = False
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-        task: str = TASK,
-        local_files_only: bool = False,
-        **kwargs: Any,
+        self, model: Any, tokenizer: Any, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any
     ):
         """Takes a model with its tokenizers, as `transformers.pipeline` does, and defaults for calls.
 
@@ -80,15 +70,14 @@ class TranslationPipeline(Pipeline):
             raise ValueError(
                 f"`model` must be an encoder-decoder model to translate, but {type(model).__name__} is none."
             )
-        direction = DIRECTION.fullmatch(task)
-        if direction and "src_lang" not in kwargs and "tgt_lang" not in kwargs:
+        if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
         self._task_settings = dict((getattr(model.config, "task_specific_params", None) or {}).get(task, {}))
         self._prefix = self._task_settings.pop("prefix", None) or getattr(model.config, "prefix", None) or ""
         super().__init__(model, tokenizer, task=task, **kwargs)  # type: ignore[arg-type]
-        if target_tokenizer is None and _has_target_tokenizer(model, tokenizer):
-            target_tokenizer = _load_target_tokenizer(model, tokenizer, local_files_only)
-        self.target_tokenizer = target_tokenizer if target_tokenizer is not None else tokenizer
+        self.target_tokenizer: Any = target_tokenizer
+        if target_tokenizer is None:
+            self.target_tokenizer = _target_tokenizer(model, tokenizer, local_files_only)
         if model.config.model_type == "vaswani":
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
@@ -97,21 +86,20 @@ class TranslationPipeline(Pipeline):
 
         Args:
             inputs: A text, a sequence of texts, or a generator, dataset or other iterable of texts.
-            **kwargs: For this call: `batch_size` (texts of a batch at most; by default batches of a Vaswani model hold
-                4096 tokens, those of another model one text); `truncation` of the source to the `model_max_length` of
-                the tokenizer (bool); `src_lang` and `tgt_lang` for tokenizers of many languages; `return_tensors` for
-                token ids in place of texts, together with `return_text` for both, or a `return_type` of "tensors" or
-                "text"; `stop_sequence`, whose first token ends a translation as `</s>` does;
+            **kwargs: For this call: `batch_size` (texts at most; by default batches of a Vaswani model hold 4096 tokens, those of
+                another model one text); `truncation` of the source to the tokenizer's `model_max_length` (bool); `src_lang` and
+                `tgt_lang`; `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of
+                "tensors" or "text"; `stop_sequence`, whose first token ends a translation as `</s>` does;
                 `clean_up_tokenization_spaces`; with the package imported also `return_scores`, `return_alignments`,
                 `split_sentences`, `repetition_guard`, `target_prefix` (a text that each translation begins with, or for a sequence a list of them) and
                 `must_contain` (a list of phrases that each translation contains, or for a sequence a list of such
                 lists); the rest, such as `num_beams`, `max_new_tokens` and `ensemble`, goes to `generate`.
 
         Returns:
-            For a text the list of its K translations, each a dict with `translation_text` (str) or
-            `translation_token_ids` ([T] int64), with scores also `score`, `confidence` and `words`, and with alignments
-            `alignment`, as `Translation` has them. For a sequence a list with one such dict per text, or with one such
-            list where K is not 1. For other iterables an iterator of such lists, which reads as it goes.
+            For a text the list of its K translations, each a dict with `translation_text` (str) or `translation_token_ids`
+            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has them.
+            For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
+            such lists, which reads as it goes.
 
         Raises:
             TypeError: If a text is no str.
@@ -134,9 +122,7 @@ class TranslationPipeline(Pipeline):
             return [of_text[0] for of_text in records] if all(len(of_text) == 1 for of_text in records) else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
 
-    def _run(
-        self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
-    ) -> Iterator[list[dict[str, Any]]]:
+    def _run(self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]) -> Iterator[Any]:
         texts, window, done = iter(texts), forward.get("window", TranslationOptions.window), 0
         while read := list(islice(texts, window)):
             requests = [self.preprocess(text)["requests"][0] for text in read]
@@ -181,17 +167,11 @@ class TranslationPipeline(Pipeline):
             settings["eos_token_id"] = [*ids[:1], *eos_token_ids(self.model.generation_config)]
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
         starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
-        start = [token_id for token_id in starts if token_id is not None][:1]
-        first_line = model_inputs.get("first_line", 1)
-        return {"translations": list(engine.translations(requests, options, first_line)), "start": start}
+        translations = engine.translations(requests, options, model_inputs.get("first_line", 1))
+        return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
 
     def postprocess(  # type: ignore[override]
-        self,
-        model_outputs: dict[str, Any],
-        return_tensors: bool = False,
-        return_text: bool = False,
-        return_scores: bool = False,
-        return_alignments: bool = False,
+        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
     ) -> list[dict[str, Any]]:
         """The K records of one text, which are in `translations`; token ids begin with the decoder's `start`."""
         records = []
@@ -200,11 +180,8 @@ class TranslationPipeline(Pipeline):
             record = {"translation_token_ids": torch.tensor(ids, dtype=torch.int64)} if return_tensors else {}
             if return_text or not return_tensors:
                 record["translation_text"] = translation.text
-            if return_scores:
-                record |= {name: getattr(translation, name) for name in ("score", "confidence")}
-                record["words"] = [asdict(word) for word in translation.words]
-            if return_alignments:
-                record["alignment"] = translation.alignment
+            if return_scores or return_alignments:
+                record |= translation.record(return_scores, return_alignments)
             records.append(record)
         return records
 
@@ -221,16 +198,11 @@ class TranslationPipeline(Pipeline):
         return super().push_to_hub(repo_id, **kwargs)
 
 
-def _has_target_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool:
-    if model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings:
-        return False
+def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
+    is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
     # Two embeddings may stand over one vocabulary: tokenizers that were saved as a pair say whether they do.
-    return tokenizer.init_kwargs.get("separate_vocabs", True)
-
-
-def _load_target_tokenizer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, local_files_only: bool
-) -> PreTrainedTokenizerBase:
+    if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
+        return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
@@ -244,6 +216,3 @@ def _load_target_tokenizer(
             "`target_tokenizer` must be given for a model with two vocabularies, because none could be loaded from "
             f"the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
         ) from error
-
-
-__all__ = ["TranslationPipeline"]

@@ -1,7 +1,4 @@
-"""A model that remembers where it was loaded from, and the tokenizers that fit it.
-
-This file travels with every checkpoint because the pipeline finds the tokenizer of the target language by it.
-"""
+"""Where a model was loaded from, and the tokenizers that fit it: this file travels with every checkpoint for the pipeline."""
 
 import os
 from pathlib import Path
@@ -13,13 +10,9 @@ from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 
 
 class FromRepository:
-    """Loading of a model together with the place that it is loaded from.
+    """Loading of a model together with the place that it is loaded from."""
 
-    Attributes:
-        origin (Path, optional): The local folder, in the cache that of the commit; None for a model that was built, and
-            for one in a subfolder.
-    """
-
+    # The local folder, in the cache that of the commit; None for a model that was built, and for one in a subfolder.
     origin: Path | None = None
 
     @classmethod
@@ -58,6 +51,6 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
             own = getattr(tokenizer, f"{token}_id")
             if own is not None and own not in ids and ids not in ([], [None]):
                 faults.append(f"its `{token}` has the id {own}, and that of the model {ids[0]}")
-        if faults:
+        for fault in faults:
             place = f"{name!r}" if name else "the model"
-            raise ValueError(f"The {side} tokenizer must fit {place}, but {faults[0]}; take both from one checkpoint.")
+            raise ValueError(f"The {side} tokenizer must fit {place}, but {fault}; take both from one checkpoint.")

@@ -1,23 +1,20 @@
 """The engine that translates texts: segments, batches of similar length, hypotheses, and texts in the order of the input.
 
 This file travels with every checkpoint because the pipeline is an adapter of it. It serves all encoder-decoder models that
-generate. The search is in `generation_vaswani`; `vaswani_hf.translation.Translator` adds scores, alignments, constraints,
-sentences and the repetition guard.
-
-Letters of shapes: B batch, S source length, T target length.
+generate. `vaswani_hf.translation.Translator` adds scores, alignments, constraints, sentences and the repetition guard.
 """
 
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count, islice
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
 from .beam_search_vaswani import NotFiniteError
@@ -122,10 +119,7 @@ class Hypothesis:
 
 
 class GenerateBackend:
-    """The search of `model.generate`, averaged over the probabilities of an ensemble: the backend that travels.
-
-    A backend has `generation_config`, `max_positions`, `seed` and `search`, and for `Translator` also `score`.
-    """
+    """The backend that travels. Each has `generation_config`, `max_positions`, `seed` and `search`, for `Translator` also `score`."""
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
@@ -149,13 +143,11 @@ class GenerateBackend:
         torch.manual_seed(seed)
 
     def inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` [B, S] int64 of a batch, on the model's device."""
+        """`input_ids` and `attention_mask` [batch, source length] int64, on the model's device."""
         rows = [torch.tensor(segment.token_ids) for segment in segments]
-        columns = {
-            "input_ids": pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0),
-            "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
-        }
-        return {name: tensor.to(self.model.device) for name, tensor in columns.items()}
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def constraints(self, segments: list[Segment]) -> tuple[list[list[int]], dict[str, Any]]:
         """The prefixes of the translations, and what constraints add to the arguments of `generate`: nothing here."""
@@ -170,8 +162,7 @@ class GenerateBackend:
             NotFiniteError: If logits are not finite; it names the text.
         """
         prefixes, constraints = self.constraints(segments)
-        if self.ensemble:
-            settings = {"ensemble": self.ensemble, **settings}
+        settings = {"ensemble": self.ensemble, **settings} if self.ensemble else settings
         arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **self._idle_settings(settings)}
         arguments, finite = {**arguments, **settings}, FiniteLogits()
         if not isinstance(self.model, VaswaniGeneration):
@@ -199,27 +190,16 @@ class GenerateBackend:
 
 
 class TranslationEngine:
-    """A backend, by default that of an encoder-decoder model, with the tokenizers.
-
-    The prefix is put before each text, as T5 asks for; `task_settings` of `generate` are the checkpoint's for its task.
-    """
+    """A backend with the tokenizers, the prefix of each text, as T5 asks for, and the settings that the checkpoint has for its task."""
 
     backend_class: type = GenerateBackend
 
     def __init__(
-        self,
-        model: Any,
-        source_tokenizer: PreTrainedTokenizerBase,
-        target_tokenizer: PreTrainedTokenizerBase,
-        ensemble: Sequence[PreTrainedModel] = (),
-        *,
-        prefix: str = "",
-        task_settings: Mapping[str, Any] | None = None,
+        self, model: Any, source_tokenizer: Any, target_tokenizer: Any, ensemble=(), *, prefix="", task_settings=None
     ):
         self.backend: Any = self.backend_class(model, ensemble) if isinstance(model, torch.nn.Module) else model
-        self.source_tokenizer: Any = source_tokenizer
-        self.target_tokenizer: Any = target_tokenizer
-        self.prefix, self.task_settings = prefix, dict(task_settings or {})
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.prefix, self.task_settings = prefix, task_settings or {}
 
     @property
     def max_length(self) -> int:
@@ -229,14 +209,11 @@ class TranslationEngine:
         limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
-    def translations(
-        self, requests: Iterable[Request], options: TranslationOptions, first_line: int = 1
-    ) -> Iterator[list[Any]]:
+    def translations(self, requests: Iterable[Any], options: TranslationOptions, first_line: int = 1) -> Iterator[Any]:
         """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
 
-        An empty text, or one of white space, has empty translations. A text longer than the model was made for is cut
-        at word boundaries, its pieces translated and joined by a space, and a warning says so. Texts are read as far as a
-        window at a time; `first_line` is the number of the first one, for warnings and for the seed.
+        White space has empty ones. A text longer than the model takes is cut at word boundaries, its pieces joined by a space, and a
+        warning says so. Texts are read a window at a time; `first_line` is the first one's number, for warnings and the seed.
         """
         options = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
@@ -244,27 +221,20 @@ class TranslationEngine:
             if options.seed is not None:
                 # A run that is continued, or shared by processes, draws the same at the same line.
                 self.backend.seed(options.seed + first_line)
-            yield from self._translate_window(window, first_line, options)
+            yield from self._found(window, range(first_line, first_line + len(window)), options)
             first_line += len(window)
 
-    def _translate_window(self, requests: list[Request], first: int, options: TranslationOptions) -> Iterable[Any]:
-        return self._found(requests, count(first), options)
-
-    def _found(
-        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
-    ) -> list[list[Any]]:
-        """The translations of each of some texts."""
+    def _found(self, requests: Sequence[Any], numbers: Sequence[int], options: TranslationOptions) -> Iterable[Any]:
+        """The translations of each of some texts, which have these numbers."""
         layouts = self.layouts(requests, numbers, options)
         segments = [segment for of_text, _ in layouts for segment in of_text]
         if options.warn_of_limit:
             self._warn_if_limit_is_short(segments, options)
         results = iter(self._described(segments, self._search(segments, options), options))
-        numbers = range(setting_of("num_return_sequences", options.generate, self.backend.generation_config) or 1)
-        translations = []
+        ranks = range(setting_of("num_return_sequences", options.generate, self.backend.generation_config) or 1)
         for of_text, separators in layouts:
             parts = list(islice(results, len(of_text)))
-            translations.append([self._joined([part[i] for part in parts], separators) for i in numbers])
-        return translations
+            yield [self._joined([part[i] for part in parts], separators) for i in ranks]
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
@@ -315,15 +285,14 @@ class TranslationEngine:
         ids, words = segment.token_ids, segment.words
         if len(ids) <= max_length:
             return [segment]
-        pieces, start, capacity = [], 0, max_length - 1
+        pieces, start = [], 0
         while start < len(ids) - 1:
-            end = min(start + capacity, len(ids) - 1)
+            end = min(start + max_length - 1, len(ids) - 1)
             # The piece ends at its last word boundary, unless one word fills it.
             boundaries = [i for i in range(end, start, -1) if words[i] != words[i - 1]]
             end = boundaries[0] if end < len(ids) - 1 and boundaries else end
-            text = self.source_tokenizer.decode(ids[start:end])
-            piece_ids, piece_words = [*ids[start:end], ids[-1]], [*words[start:end], -1]
-            pieces.append(replace(segment, text=text, token_ids=piece_ids, words=piece_words))
+            text, own = self.source_tokenizer.decode(ids[start:end]), [*ids[start:end], ids[-1]]
+            pieces.append(replace(segment, text=text, token_ids=own, words=[*words[start:end], -1]))
             start = end
         logger.warning(
             f"Line {number} has {len(ids)} tokens, more than the {max_length} of this model; it is translated in "
@@ -346,9 +315,7 @@ class TranslationEngine:
         # A line stays a line.
         return text if "\n" in segment.text else " ".join(text.split("\n"))
 
-    def _described(
-        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
-    ) -> list[list[Any]]:
+    def _described(self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: Any) -> list[list[Any]]:
         """The hypotheses with what else is asked for."""
         return hypotheses
 
@@ -410,12 +377,8 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 
 
 def translation_token_ids(sequence: Sequence[int], num_forced: int, prompt_length: int, model: Any) -> list[int]:
-    """The tokens of a translation that `generate` gave back, the prefix first, `</s>` last unless it was cut off.
-
-    The prompt, of which the last `num_forced` tokens are the prefix, has start and padding too.
-    """
-    ends = eos_token_ids(model.generation_config)
-    own = list(sequence[prompt_length:])
+    """The tokens of a translation that `generate` gave back: the prefix, the prompt's last `num_forced`, first, `</s>` last if any."""
+    ends, own = eos_token_ids(model.generation_config), list(sequence[prompt_length:])
     end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
     # A translation that was cut off before the others of its batch is filled up.
     while end > 1 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:

@@ -9,7 +9,7 @@ Letters of shapes: S source length, T target length, N decoder layers.
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,17 @@ class Translation:
     alternatives: list["Translation"] | None = None
     token_ids: list[int] | None = None
     error: str | None = None
+
+    def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
+        """What the pipeline gives beside the text.
+
+        Args:
+            with_scores (bool): `score`, `confidence` and `words`, each a dict.
+            with_alignment (bool): `alignment`.
+        """
+        words = [asdict(word) for word in self.words or ()]
+        scores = {"score": self.score, "confidence": self.confidence, "words": words}
+        return (scores if with_scores else {}) | ({"alignment": self.alignment} if with_alignment else {})
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

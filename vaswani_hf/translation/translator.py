@@ -193,16 +193,18 @@ class Translator(TranslationEngine):
             is_record = gives_records or translations[0].error
             yield with_alternatives(translations) if is_record else translations[0].text
 
-    def _translate_window(self, requests: list[Any], first: int, options: TranslationOptions) -> Iterator[list[Any]]:
+    def _found(self, requests: Sequence[Any], numbers: Sequence[int], options: TranslationOptions) -> Iterator[Any]:
+        find = super()._found
+
         def checked(request: Any, number: int) -> tuple[Request, int]:
             checked_text(readable(request).text)
             return request, number
 
         def found(checked: list[tuple[Request, int]]) -> list[list[Any]]:
             good, numbers = zip(*checked, strict=True)
-            return self._found(good, numbers, options)
+            return list(find(good, numbers, options))
 
-        for translations in line_by_line(requests, first, checked, found, _skips(options.on_error)):
+        for translations in line_by_line(requests, numbers[0], checked, found, _skips(options.on_error)):
             yield [translations] if isinstance(translations, Translation) else translations
 
     def score(
