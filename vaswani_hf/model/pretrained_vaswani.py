@@ -19,6 +19,11 @@ class FromRepository:
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
         name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
+        if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
+            score = model.config.attention_score
+            raise ValueError(
+                f'`tp_plan` must be left out: the parameters of attention scores ("{score}") are not split.'
+            )
         if name is None or kwargs.get("subfolder"):
             return loaded
         if os.path.isdir(name):

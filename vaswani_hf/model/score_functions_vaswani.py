@@ -22,15 +22,29 @@ from transformers import initialization as init
 from .attention_vaswani import VaswaniAttention, declare_shortcuts
 
 
-class GeneralAttention(VaswaniAttention):
-    """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
+class LearnedScores(VaswaniAttention):
+    """An attention whose scores have parameters [H, numbers]."""
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
         super().__init__(config, num_heads, layer_idx, **kwargs)
-        self.score_weight = nn.Parameter(torch.empty(num_heads, self.d_k * self.d_k))
+        for name, (numbers, _) in self.score_parameters().items():
+            setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
+
+    def score_parameters(self) -> dict[str, tuple[int, float]]:
+        """For each parameter its numbers per head, and one divided by the variance that it is drawn with."""
+        raise NotImplementedError
 
     def init_scores(self) -> None:
-        init.normal_(self.score_weight, std=1 / self.d_k)
+        """Draw the parameters."""
+        for name, (_, inverse_variance) in self.score_parameters().items():
+            init.normal_(getattr(self, name), std=inverse_variance**-0.5)
+
+
+class GeneralAttention(LearnedScores):
+    """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
+
+    def score_parameters(self):
+        return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
         """The queries [B, H, T, K] whose dot products with the keys are the scores."""
@@ -43,40 +57,24 @@ class GeneralAttention(VaswaniAttention):
         return super().attend_fused(self.projected(query), *args, **kwargs)
 
 
-class AdditiveLinearAttention(VaswaniAttention):
+class AdditiveLinearAttention(LearnedScores):
     """w_q q + w_k k: `score_query` and `score_key` [H, K]."""
 
-    def __init__(self, config, num_heads, layer_idx, **kwargs):
-        super().__init__(config, num_heads, layer_idx, **kwargs)
-        self.score_query = nn.Parameter(torch.empty(num_heads, self.d_k))
-        self.score_key = nn.Parameter(torch.empty(num_heads, self.d_k))
-
-    def init_scores(self) -> None:
-        for vector in (self.score_query, self.score_key):
-            init.normal_(vector, std=(2 * self.d_k) ** -0.5)
+    def score_parameters(self):
+        return dict.fromkeys(("score_query", "score_key"), (self.d_k, 2 * self.d_k))
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        of_query, of_key = (
-            torch.matmul(query, self.score_query[..., None]),
-            torch.matmul(key, self.score_key[..., None]),
-        )
-        return of_query + of_key.transpose(2, 3)
+        of_query = torch.matmul(query, self.score_query[..., None])
+        return of_query + torch.matmul(key, self.score_key[..., None]).transpose(2, 3)
 
 
-class AdditiveAttention(VaswaniAttention):
+class AdditiveAttention(LearnedScores):
     """v tanh(W q + U k): `score_query` and `score_key` [H, K * K], `score_vector` [H, K]."""
 
-    def __init__(self, config, num_heads, layer_idx, **kwargs):
-        super().__init__(config, num_heads, layer_idx, **kwargs)
-        self.score_query = nn.Parameter(torch.empty(num_heads, self.d_k * self.d_k))
-        self.score_key = nn.Parameter(torch.empty(num_heads, self.d_k * self.d_k))
-        self.score_vector = nn.Parameter(torch.empty(num_heads, self.d_k))
-
-    def init_scores(self) -> None:
-        init.normal_(self.score_query, std=(2 * self.d_k) ** -0.5)
-        init.normal_(self.score_key, std=(2 * self.d_k) ** -0.5)
+    def score_parameters(self):
+        matrices = dict.fromkeys(("score_query", "score_key"), (self.d_k**2, 2 * self.d_k))
         # The square of tanh of a variable of variance 1 is 0.39 on average.
-        init.normal_(self.score_vector, std=(0.39 * self.d_k) ** -0.5)
+        return matrices | {"score_vector": (self.d_k, 0.39 * self.d_k)}
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         weights = (weight.view(-1, self.d_k, self.d_k) for weight in (self.score_query, self.score_key))

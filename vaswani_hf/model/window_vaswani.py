@@ -110,12 +110,9 @@ def decoding_cache(
     a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
     """
     own, windows = DynamicCache(), config.windows_of(is_causal=True)
-    is_whole = is_whole or not any(windows) or config._attn_implementation == "flex_attention"
-    if not (is_whole or (prompt_mask is not None and _ends_early(prompt_mask))):
-        # Of one token transformers' layer would hold all; of a window of 0 that is right too.
-        own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
+    if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
+        real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
+        if bool((real[:, 1:] >= real[:, :-1]).all()):
+            # Of one token transformers' layer would hold all; of a window of 0 that is right too.
+            own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
     return EncoderDecoderCache(own, DynamicCache())
-
-
-def _ends_early(mask: torch.Tensor) -> bool:
-    return bool((mask[:, 1:].bool() < mask[:, :-1].bool()).any())
