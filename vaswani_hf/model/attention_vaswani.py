@@ -231,7 +231,7 @@ class VaswaniAttention(nn.Module):
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The softmax of the masked scores [B, H, T, S] in float32; each row adds up to 1.
+        """The softmax of the masked scores [B, H, T, S], in float32 or better; each row adds up to 1.
 
         The mask is [B, S], or broadcastable to [B, H, T, S]; bool, or additive.
         """
@@ -240,7 +240,7 @@ class VaswaniAttention(nn.Module):
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
             is_additive = mask.dtype.is_floating_point
             scores = scores + (mask if is_additive else additive_mask(mask.bool(), scores.dtype))
-        return nn.functional.softmax(scores, dim=-1, dtype=torch.float32)
+        return nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def forward(
         self,

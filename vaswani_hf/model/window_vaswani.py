@@ -35,7 +35,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Blocks:
-    """A whole sequence in blocks: the additive mask [B * N, 1, W, C], and how many keys lie before a block's first query."""
+    """A whole sequence in blocks: the mask [B * N, 1, W, C] bool, and how many keys lie before a block's first query."""
 
     mask: torch.Tensor
     num_before: int
@@ -59,7 +59,7 @@ class Blocks:
 def window_mask(
     attention: Any, states: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None, is_recorded: bool
 ) -> Any:
-    """What an attention with a window takes as its mask: `Blocks`, additive [B or 1, 1, T, S], or, for flash kernels, [B, S].
+    """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash kernels, [B, S].
 
     Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real tokens, which
     alone count as neighbours. Weights that are recorded are those of all pairs.
@@ -81,12 +81,12 @@ def window_mask(
         near = _visible(attention, places[num_before : num_before + width, None], places[None])
         around = (num_before, num_blocks * width - length + num_after)
         near_and_real = near & nn.functional.pad(real, around).unfold(1, len(places), width)[:, :, None]
-        return Blocks(additive_mask(near_and_real.flatten(0, 1).unsqueeze(1), states.dtype), num_before)
+        return Blocks(near_and_real.flatten(0, 1).unsqueeze(1), num_before)
     positions = torch.arange(past + length, device=states.device)[None] if real is None else real.cumsum(dim=1) - 1
     keys = positions[:, None, first : first + num_keys]
     visible = _visible(attention, positions[:, -length:, None], keys)
     visible = visible if real is None else visible & real[:, None, first : first + num_keys]
-    return additive_mask(visible[:, None], states.dtype)
+    return visible[:, None]
 
 
 def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
