@@ -35,6 +35,9 @@ FIELDS = {
     "decoder_vocab_size": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29},
     "tie_word_embeddings": {"tie_word_embeddings": False},
     "attention_bias": {"attention_bias": True},
+    "attention_score": {"attention_score": "additive"},
+    "cross_attention_score": {"cross_attention_score": "additive_linear"},
+    "attention_window": {"attention_window": 3},
     "vocab_size": {"vocab_size": 31},
     "pad_token_id": {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1},
 }
@@ -63,14 +66,24 @@ class OtherForward(VaswaniAttention):
         return 1.5 * output.tanh(), weights
 
 
+# Further values of fields that have many ways.
+VALUES = {
+    "dot": {"attention_score": "dot"},
+    "dot_mean": {"attention_score": "dot_mean", "d_k": 5},
+    "general": {"attention_score": "general", "d_k": 5, "attention_bias": True},
+    "general source": {"cross_attention_score": "general"},
+    "one window per layer": {"attention_window": [1, 4]},
+    "windows here and there": {"attention_window": [None, 2, 0, None]},
+    "a window of additive scores": {"attention_window": 2, "attention_score": "additive"},
+}
 OTHERS = {"other scores and mask": NearbyDistances, "other forward": OtherForward}
 
 
-@pytest.fixture(params=["default", *FIELDS, *OTHERS])
+@pytest.fixture(params=["default", *FIELDS, *VALUES, *OTHERS])
 def model(request, tiny_model, monkeypatch):
     if request.param in OTHERS:
         monkeypatch.setattr(layers_vaswani, "VaswaniAttention", OTHERS[request.param])
-    return tiny_model(**FIELDS.get(request.param, {}))
+    return tiny_model(**(FIELDS | VALUES).get(request.param, {}))
 
 
 def test_every_field_that_changes_the_computation_is_here():

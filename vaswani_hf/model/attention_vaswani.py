@@ -3,6 +3,7 @@
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
 Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood`; training,
 cached decoding, the search's tree, coverage and alignments then follow, and shortcuts that do not know it are not taken.
+Those that a config names are in score_functions_vaswani and window_vaswani.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
 B batch, S source length, T target length, H heads, D model width, K key width per head; in the search N sentences and M tokens
@@ -14,6 +15,7 @@ of the tree.
 
 import copy
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
+from .window_vaswani import Blocks, additive_mask, is_near, window_mask
 
 # Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
 Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -79,28 +82,20 @@ def positions_of(
     return (torch.arange(length, device=states.device) + past_length).unsqueeze(0)
 
 
-def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask that is added to attention scores of a dtype: 0 where `visible` (bool, any shape), else the smallest number.
-
-    A row of nothing but padding stays finite, unlike with -inf.
-    """
-    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
-
-
 def attention_masks(
     attentions: Sequence["VaswaniAttention"],
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None,
     past_key_values: Cache | None = None,
     encoder_hidden_states: torch.Tensor | None = None,
+    is_recorded: bool = False,
 ) -> list[Any]:
     """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
 
     For each attention of a stack the mask that its implementation takes; those with the same implementation and neighbourhood
     share one. Queries come from `inputs_embeds` [B, T, D]; the mask [B, S] is nonzero for real tokens, in self-attention with
     the cached ones. With `encoder_hidden_states` [B or B/K, S, D] it is for cross-attention; K beams of a sentence may share
-    one source, which then has one mask.
+    one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most.
     """
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
@@ -111,20 +106,26 @@ def attention_masks(
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
         given["past_key_values"] = past_key_values.self_attention_cache if is_pair else past_key_values
         create = create_causal_mask
+    cache = given.get("past_key_values")
+    is_given = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
+    is_static = is_given or (cache is not None and cache.is_compileable)
     made: dict[Any, Any] = {}
     masks = []
     for attention in attentions:
         implementation = attention.implementation
         # Cross-attention sees the whole source.
         allowed = attention.neighbourhood if encoder_hidden_states is None else None
-        if (implementation, allowed) not in made:
+        kind = (implementation, allowed if attention.window is None else attention.window)
+        if kind not in made and not is_static and attention.window is not None and implementation != "flex_attention":
+            made[kind] = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
+        elif kind not in made:
             config = attention.config
             if implementation != config._attn_implementation:
                 config = copy.copy(config)
                 config._attn_implementation = implementation
             restricted = {} if allowed is None else {"and_mask_function": _by_position(allowed)}
-            made[implementation, allowed] = create(config=config, **given, **restricted)
-        masks.append(made[implementation, allowed])
+            made[kind] = create(config=config, **given, **restricted)
+        masks.append(made[kind])
     return masks
 
 
@@ -138,14 +139,16 @@ def tree_masks(
 
     `mask` [N, T, M] hides the tokens that are not before each new one; positions are [N, T or 1] and [N, M].
     """
+    made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:
-        narrowed = mask
-        if attention.neighbourhood is not None and key_positions is not None:
-            near = attention.neighbourhood(query_positions[:, :, None], key_positions[:, None])
+        allowed = attention.neighbourhood if key_positions is not None else None
+        kind = allowed if attention.window is None or allowed is None else attention.window
+        if kind not in made and allowed is not None and key_positions is not None:
+            near = allowed(query_positions[:, :, None], key_positions[:, None])
             # The sum of two smallest numbers would be -inf.
-            narrowed = mask.masked_fill(~near, torch.finfo(mask.dtype).min)
-        masks.append(narrowed[:, None])
+            made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
+        masks.append(made[kind])
     return masks
 
 
@@ -179,14 +182,19 @@ class VaswaniAttention(nn.Module):
     # and key positions (int64, broadcastable), True where one may attend. Only their difference may matter: padding shifts both.
     neighbourhood: Neighbourhood | None = None
 
-    def __init__(self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False):
+    def __init__(
+        self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False, is_cross: bool = False
+    ):
         super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
+        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
         self.d_k = config.d_k or config.d_model // num_heads
         self.d_v = config.d_v or config.d_model // num_heads
-        self.scaling = self.d_k**-0.5
+        factors = {"scaled_dot": self.d_k**-0.5, "dot_mean": 1 / self.d_k}
+        self.scaling = factors.get(config.score_of(is_cross), 1.0)
+        # Cross-attention sees the whole source.
+        self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
+        if self.window is not None and self.neighbourhood is None:
+            self.neighbourhood = partial(is_near, self.window)
         self.attention_dropout = config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
@@ -196,7 +204,7 @@ class VaswaniAttention(nn.Module):
 
     @property
     def may_fuse(self) -> bool:
-        """Fused kernels may take the place of `weights`: they know softmax(QK^T / sqrt(d_k)) and no other scores.
+        """Fused kernels may take the place of `weights`: they know the softmax of QK^T times a factor and no other scores.
 
         False for a class with scores or weights of its own, unless it says otherwise.
         """
@@ -219,7 +227,7 @@ class VaswaniAttention(nn.Module):
         return self.config._attn_implementation if self.may_fuse else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """QK^T / sqrt(d_k), Section 3.2.1: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
+        """QK^T / sqrt(d_k), Section 3.2.1, or another factor: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -288,9 +296,14 @@ class VaswaniAttention(nn.Module):
             query, key = nn.functional.pad(query, (0, -pad)), nn.functional.pad(key, (0, -pad))
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         dropout = self.attention_dropout if self.training else 0.0
-        output, weights = kernel(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
+        if self.window is not None and "flash" in (implementation or ""):
+            # transformers counts the token itself.
+            kwargs["sliding_window"] = self.window + 1
+        settings = {"dropout": dropout, "scaling": self.scaling, **kwargs}
+        if isinstance(attention_mask, Blocks):
+            output, weights = attention_mask.attended(kernel, self, query, key, value, **settings), None
+        else:
+            output, weights = kernel(self, query, key, value, attention_mask, **settings)
         output = output[..., : self.d_v]
         if output.shape[0] != rows:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
@@ -323,14 +336,20 @@ class VaswaniAttention(nn.Module):
 
 
 # Shortcuts are declared for these very functions, so that whatever replaces one of them is computed the long way.
-_DECLARED = {
-    name: vars(VaswaniAttention)[name] for name in ("scores", "weights", "forward", "attend", "keys_and_values")
-}
+_DECLARED: set[Any] = set()
+
+
+def declare_shortcuts(kind: type[VaswaniAttention], *names: str) -> None:
+    """Let these methods of a class not stand in the way of shortcuts."""
+    _DECLARED.update(vars(kind)[name] for name in names)
+
+
+declare_shortcuts(VaswaniAttention, "scores", "weights", "forward", "attend", "keys_and_values")
 
 
 def _is_declared(attention: VaswaniAttention, *names: str) -> bool:
     kind, own = type(attention), vars(attention)
-    return all(getattr(kind, name) is _DECLARED[name] and name not in own for name in names)
+    return all(getattr(kind, name) in _DECLARED and name not in own for name in names)
 
 
 def is_untouched(module: nn.Module) -> bool:

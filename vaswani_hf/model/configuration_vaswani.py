@@ -106,7 +106,14 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
+def _is_window(value: Any) -> bool:
+    windows = value if isinstance(value, (list, tuple)) else [value]
+    return len(windows) > 0 and all(window is None or is_int(window) for window in windows)
+
+
 _TOKENS = "a token id (an integer of 0 or more)"
+ATTENTION_SCORES = ("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive")
+_SCORES = " or ".join([", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]), f'"{ATTENTION_SCORES[-1]}"'])
 # For the fields of a row: the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     field: (test, words)
@@ -126,6 +133,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("label_smoothing_form", _is_one_of("t2t", "torch"), '"t2t" or "torch"'),
         ("norm_position", _is_one_of("post", "pre"), '"post" or "pre"'),
         ("position_embedding", _is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+        ("attention_score", _is_one_of(*ATTENTION_SCORES), _SCORES),
+        ("cross_attention_score", lambda v: v is None or _is_one_of(*ATTENTION_SCORES)(v), f"{_SCORES}, or None"),
+        ("attention_window", _is_window, "an integer of 0 or more (tokens), a list with one per layer or None"),
         ("activation_function", _is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
         ("layer_norm_eps", lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
         (
@@ -172,6 +182,13 @@ class VaswaniConfig(PreTrainedConfig):
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
         share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
         tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
+        attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), "dot", "dot_mean",
+            "general", "additive_linear" or "additive"; score_functions_vaswani has their formulas.
+        cross_attention_score (str, optional): That of the attention to the source; `attention_score` by default.
+        attention_window (int or list, optional): r, with which self-attention is restricted to a neighbourhood (Section 4):
+            in the encoder to r tokens on each side, in the decoder to the r before. The longest path between two of n
+            tokens has O(n/r) layers, the cost is O(r n d). A list has one r, or None, per layer of both stacks, or the
+            encoder's and then the decoder's. None: all.
         attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
         label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1,
             the default is 0 so that `loss` is the plain cross-entropy.
@@ -223,6 +240,9 @@ class VaswaniConfig(PreTrainedConfig):
     scale_embedding: bool = True
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
+    attention_score: str = "scaled_dot"
+    cross_attention_score: str | None = None
+    attention_window: int | list[int | None] | None = None
     attention_bias: bool = False
     label_smoothing: float | int = 0.0
     label_smoothing_form: str = "t2t"
@@ -283,7 +303,25 @@ class VaswaniConfig(PreTrainedConfig):
                 f"{self.decoder_vocab_size} and not {self.vocab_size}; for two vocabularies set "
                 "`share_encoder_decoder_embeddings=False`."
             )
+        depths, windows = (self.encoder_layers, self.decoder_layers), self.attention_window
+        if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
+            raise ValueError(
+                f"`attention_window` must have one entry per layer, {max(depths)} for both stacks or {sum(depths)} for the "
+                f"encoder's and then the decoder's, but has {len(windows)}."
+            )
         self._validate_token_ids()
+
+    def score_of(self, is_cross: bool) -> str:
+        """The score of self-attention or of cross-attention."""
+        return (self.cross_attention_score if is_cross else None) or self.attention_score
+
+    def windows_of(self, is_causal: bool) -> list[int | None]:
+        """`attention_window` for each layer of the decoder, whose self-attention is causal, or the encoder; None for all."""
+        windows, depths = self.attention_window, (self.encoder_layers, self.decoder_layers)
+        if not isinstance(windows, (list, tuple)):
+            return [windows] * depths[is_causal]
+        first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
+        return list(windows[first : first + depths[is_causal]])
 
     def _validate_token_ids(self) -> None:
         names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     GenerationMixin,
     GenerationMode,
@@ -46,6 +45,7 @@ from .attention_vaswani import attention_masks
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError
 from .configuration_vaswani import decoder_start_token_id, is_int, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
+from .window_vaswani import decoding_cache
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
@@ -237,6 +237,15 @@ class VaswaniGeneration(GenerationMixin):
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
+    def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
+        # Assisted decoding goes back in its cache, further than one that slides can.
+        is_sliding = config.use_cache and mode != GenerationMode.ASSISTED_GENERATION
+        is_sliding = is_sliding and config.cache_implementation in (None, "dynamic")
+        if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
+            cache = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
+            model_kwargs["past_key_values"] = cache
+        return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
+
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
         # The decoder is handed no source tokens from which the mask could be inferred at each step.
@@ -302,7 +311,7 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
-            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
         constrained = package_part("constrained_search", "must_contain") if must_contain else None
         if constrained:
             constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)

@@ -35,6 +35,9 @@ class TokenTree:
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions, self.dtype = attentions, dtype
         self.is_restricted = any(attention.neighbourhood is not None for attention in attentions)
+        windows = [attention.window for attention in attentions]
+        # Tokens further back than this are of no use to any layer.
+        self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
@@ -80,6 +83,9 @@ class TokenTree:
         if self.positions is not None:
             self.positions[:, start:end] = positions
             key_positions = self.positions[:, :end]
+        if self.reach is not None:
+            is_far = key_positions < positions - self.reach
+            self.visible[:, :, :end].masked_fill_(is_far.unsqueeze(1), torch.finfo(self.dtype).min)
         return tree_masks(self.attentions, self.visible[:, :, :end], positions, key_positions)
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from transformers.utils import is_tracing
 
 from .attention_vaswani import VaswaniAttention, is_untouched
 from .configuration_vaswani import VaswaniConfig
+from .score_functions_vaswani import OTHER_SCORES
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -61,6 +62,11 @@ def require_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
         raise ValueError(f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}.")
 
 
+def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
+    """The class of a config's self-attention, or of its cross-attention."""
+    return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)
+
+
 class VaswaniLayer(GradientCheckpointingLayer):
     """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward network."""
 
@@ -70,7 +76,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
-        self.self_attn = VaswaniAttention(config, num_heads, layer_idx, is_causal=is_decoder)
+        self.self_attn = attention_class(config)(config, num_heads, layer_idx, is_causal=is_decoder)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
@@ -112,7 +118,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(config, config.decoder_attention_heads, config.decoder_ffn_dim, layer_idx, is_decoder=True)
-        self.encoder_attn = VaswaniAttention(config, config.decoder_attention_heads, layer_idx)
+        attention, num_heads = attention_class(config, is_cross=True), config.decoder_attention_heads
+        self.encoder_attn = attention(config, num_heads, layer_idx, is_cross=True)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
@@ -166,5 +173,7 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         plan |= {f"layers.*.{name}.{projection}": "colwise" for projection in ("q_proj", "k_proj", "v_proj")}
+        # The parameters of a score have a row per head.
+        plan |= {f"layers.*.{name}.score_{of}": "colwise" for of in ("weight", "query", "key", "vector")}
         plan[f"layers.*.{name}.out_proj"] = "rowwise"
     return plan

@@ -18,7 +18,7 @@ import os
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import (
@@ -46,10 +46,15 @@ from .layers_vaswani import (
 )
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
+from .score_functions_vaswani import UNFUSED_SCORES
+from .window_vaswani import decoding_cache
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
 EXCLUDED_LOGIT = -1e3
+
+# Attention implementations of transformers that restrict self-attention, beside its flash kernels.
+_WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
@@ -85,8 +90,28 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif hasattr(module, "init_scores"):
+            module.init_scores()
         else:
             super()._init_weights(module)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        config, asked = self.config, attn_implementation or "sdpa"
+        unfused = [score for is_cross in (False, True) if (score := config.score_of(is_cross)) in UNFUSED_SCORES]
+        if unfused and attn_implementation not in (None, "eager"):
+            raise ValueError(
+                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", which no other one computes, '
+                f"but is {attn_implementation!r}."
+            )
+        windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)} - {None}
+        if windows and not (asked in _WITH_WINDOW or "flash" in asked):
+            raise ValueError(
+                f"`attn_implementation` must be one of {', '.join(_WITH_WINDOW)} or a flash attention for an "
+                f"`attention_window`, but is {attn_implementation!r}."
+            )
+        return super()._check_and_adjust_attn_implementation(
+            "eager" if unfused else attn_implementation, *args, **kwargs
+        )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
@@ -214,7 +239,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         position_ids = positions_of(attention_mask, inputs_embeds)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        masks = attention_masks([layer.self_attn for layer in self.layers], inputs_embeds, attention_mask)
+        is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
+        attentions = [layer.self_attn for layer in self.layers]
+        masks = attention_masks(attentions, inputs_embeds, attention_mask, is_recorded=is_recorded)
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
         if self.config.norm_position == "pre":
@@ -257,7 +284,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         """
         require_one(input_ids, inputs_embeds, "decoder_")
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            is_traced = is_tracing(input_ids if inputs_embeds is None else inputs_embeds)
+            past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_traced)
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         if attention_mask is None and input_ids is not None and isinstance(past_length, int) and past_length == 0:
             attention_mask = self._infer_target_mask(input_ids)
@@ -266,7 +294,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
         attentions = [layer.self_attn for layer in self.layers]
-        masks = attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)
+        is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
+        masks = attention_masks(attentions, inputs_embeds, attention_mask, past_key_values, is_recorded=is_recorded)
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
             attentions = [layer.encoder_attn for layer in self.layers]
