@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -120,7 +121,10 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-LONG, WIDE = (512, 1024, 2048, 4096), (128, 256, 512, 1024)
+# From where on the leading term dominates, to where a layer takes a second.
+LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
+# A wider LSTM reads matrices that no cache holds from memory at every step: another law. PyTorch's own GRU is never so fast.
+CACHED = (128, 256, 512)
 ROWS = (
     Row(
         "self-attention",
@@ -143,41 +147,41 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Blocks are at least 64 wide, so that fewer neighbours than that cost no less.
+        # Below, copying the neighbours costs as much as attending to them; blocks need some sentence to be cut from.
         Size(8192, 256, r=128),
-        {"n": (4096, 8192, 16384), "d": WIDE, "r": (64, 128, 256)},
+        {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
     Row(
         "recurrent (LSTM)",
         lambda size, *_: Recurrent(nn.LSTM, size),
         *("O(n d^2)", "O(n)", "O(n)"),
         lambda size: size.n,
-        Size(512, 512),
-        {"n": LONG[:3], "d": (256, 512, 1024)},
+        Size(512, 256),
+        {"n": LONG, "d": CACHED},
     ),
     Row(
         "recurrent (GRU)",
         lambda size, *_: Recurrent(nn.GRU, size),
         *("O(n d^2)", "O(n)", "O(n)"),
         lambda size: size.n,
-        Size(512, 512),
-        {"n": LONG[:3], "d": (256, 512, 1024)},
+        Size(512, 256),
+        {"n": LONG, "d": WIDE[1:]},
     ),
     Row(
         "convolution",
         lambda size, *_: Convolution(size),
         *("O(k n d^2)", "O(1)", "O(n/k)"),
         lambda size: _steps(size.n - 1, size.k - 1),
-        Size(1024, 256, k=3),
-        {"n": LONG, "d": WIDE, "k": (3, 5, 9, 17)},
+        Size(1024, 256, k=9),
+        {"n": LONG, "d": WIDE[1:], "k": BROAD},
     ),
     Row(
         "dilated convolution",
         lambda size, depth, _: Convolution(size, size.k**depth),
         *("O(k n d^2)", "O(1)", "O(log_k n)"),
         _dilated_layers,
-        Size(1024, 256, k=3),
-        {"n": LONG, "d": WIDE, "k": (3, 5, 9, 17)},
+        Size(1024, 256, k=9),
+        {"n": LONG, "d": WIDE[1:], "k": BROAD},
     ),
 )
 
@@ -325,8 +329,8 @@ def measure(quick: bool) -> list[Measured]:
     seconds = dict(zip(cases, seconds_of(cases, 1 if quick else 7), strict=True))
     found = []
     for row in ROWS:
-        # Counts are exact at any size.
-        timed, counted = sizes[row.name], sizes_of(row, quick=True)
+        # Counts are exact at any size that is cut into blocks.
+        timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])
         found.append(Measured(row, timed, times, flops, fit(timed, times)))
@@ -364,7 +368,7 @@ def draw(found: Sequence[Measured], path: str) -> None:
         "k": "k, width of a convolution",
         "r": "r, neighbours on each side",
     }
-    figure, axes = pyplot.subplots(1, len(labels), figsize=(18, 5), layout="constrained")
+    figure, axes = pyplot.subplots(1, len(labels), figsize=(18, 6), layout="constrained")
     for axis, (letter, label) in zip(axes, labels.items(), strict=True):
         for number, (row, sizes, seconds, _, fitted) in enumerate(found):
             like_base = replace(sizes[0], **{letter: 0})
@@ -379,8 +383,11 @@ def draw(found: Sequence[Measured], path: str) -> None:
             name = f"{row.name}: {letter}^{fitted.exponents[letter]:.2f}"
             axis.loglog(places, [second for _, second in line], f"C{number}o", label=name)
             axis.loglog(places, [fitted.at(size) for size, _ in line], f"C{number}-")
+        ticks = sorted({getattr(size, letter) for _, sizes, *_ in found for size in sizes if getattr(size, letter)})
         axis.set(xlabel=label, ylabel="seconds per layer")
-        axis.legend(fontsize="small")
+        axis.set_xticks(ticks, map(str, ticks), fontsize="small")
+        axis.set_xticks([], minor=True)
+        axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
@@ -391,6 +398,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--picture", default="complexity.png", help="the file of the picture (complexity.png)")
     parser.add_argument("--quick", action="store_true", help="small sizes, once: seconds that say little")
     arguments = parser.parse_args(words)
+    # A picture that cannot be written would be known minutes later.
+    if not Path(arguments.picture).parent.is_dir():
+        parser.error(f"`--picture` must lie in a folder that exists, but '{arguments.picture}' does not.")
     torch.manual_seed(0)
     found = measure(arguments.quick)
     print(f"{torch.get_num_threads()} threads, float32, one sentence; seconds are medians.\n")

@@ -36,7 +36,7 @@ LSTM, GRU, CONVOLUTION, DILATED = "recurrent (LSTM)", "recurrent (GRU)", "convol
 def test_counted_flops_have_the_exponents_of_the_paper(complexity, rows, name, exponents):
     # Shorter recurrences than the script's: a step is a step.
     row = rows[name]
-    sizes = complexity.sizes_of(row, quick=True)
+    sizes = complexity.sizes_of(row, quick="r" not in row.varied)
     if "recurrent" in name:
         sizes = [dataclasses.replace(size, n=size.n // 8) for size in sizes]
     found = complexity.fit(sizes, [complexity.flops_of(row, size) for size in sizes])
@@ -139,3 +139,11 @@ def test_a_quick_run_prints_the_table_and_writes_the_picture(complexity, capsys,
     ]
     assert [found[name][-2:] for name in wanted] == [["O(1)", "1, 1"], ["O(n/r)", "1, 1"], ["O(n/k)", "8, 8"]]
     assert all(re.fullmatch(r"n\^-?\d+\.\d\d d\^.*", found[name][2]) for name in wanted)
+
+
+def test_a_picture_in_no_folder_is_refused_before_anything_is_measured(complexity, capsys, tmp_path):
+    picture = tmp_path / "missing" / "complexity.png"
+    with pytest.raises(SystemExit):
+        complexity.main(["--picture", str(picture)])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"error: `--picture` must lie in a folder that exists, but '{picture}' does not.")
