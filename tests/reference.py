@@ -34,24 +34,61 @@ def log_softmax(scores: Tensor) -> Tensor:
     return shifted - torch.log(torch.exp(shifted).sum())
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Section 3.2.1, Eq. (1): scaled dot-product attention, one query at a time.
+Score = Callable[[Tensor, Tensor], Tensor]
+
+
+def dot(query: Tensor, key: Tensor) -> Tensor:
+    """Section 3.2.1: q k, the sum of the products of the features, for one query [K] and one key [K]."""
+    return (query * key).sum()
+
+
+def score_function(name: str, of_head: dict[str, Tensor]) -> Score:
+    """A score function by its name, for one query [K] and one key [K]; `of_head` has the parameters of one head.
+
+    Section 3.2.1 has "scaled_dot" and "dot" (dot-product), and mentions "additive" (Bahdanau et al. 2015).
+    """
+
+    def matrix(which: str, width: int) -> Tensor:
+        return torch.stack([of_head[which][row * width : (row + 1) * width] for row in range(width)])
+
+    def additive(query: Tensor, key: Tensor) -> Tensor:
+        width = len(query)
+        summed = matrix("score_query", width).T @ query + matrix("score_key", width).T @ key
+        return dot(of_head["score_vector"], torch.tanh(summed))
+
+    return {
+        "scaled_dot": lambda query, key: dot(query, key) / math.sqrt(len(query)),
+        "dot": dot,
+        "dot_mean": lambda query, key: dot(query, key) / len(query),
+        "general": lambda query, key: dot(query, matrix("score_weight", len(query)) @ key),
+        "additive_linear": lambda query, key: dot(of_head["score_query"], query) + dot(of_head["score_key"], key),
+        "additive": additive,
+    }[name]
+
+
+def attention(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, score: Score, window: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Section 3.2.1, Eq. (1), one query at a time.
 
     Args:
         queries: [T, K].
         keys: [S, K].
         values: [S, d_v].
         causal: Section 3.2.3: show query t the keys 0 … t only.
+        score: of a query and a key.
+        window: Section 4, restricted self-attention: show query t the keys t - window … t + window only.
 
     Returns:
         Outputs [T, d_v] and attention weights [T, S], 0 where a key was not shown.
     """
     outputs, rows = [], []
     for position, query in enumerate(queries):
-        visible = position + 1 if causal else len(keys)
-        weights = softmax(keys[:visible] @ query / math.sqrt(len(query)))
-        outputs.append(weights @ values[:visible])
-        rows.append(torch.cat([weights, weights.new_zeros(len(keys) - visible)]))
+        first = 0 if window is None else max(0, position - window)
+        end = position + 1 if causal else len(keys) if window is None else min(len(keys), position + window + 1)
+        weights = softmax(torch.stack([score(query, key) for key in keys[first:end]]))
+        outputs.append(weights @ values[first:end])
+        rows.append(torch.cat([weights.new_zeros(first), weights, weights.new_zeros(len(keys) - end)]))
     return torch.stack(outputs), torch.stack(rows)
 
 
@@ -89,7 +126,7 @@ def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: 
 class Reference:
     """Section 3: the Transformer, computed from a state dict.
 
-    Differs from the paper: `norm_position="pre"` and attention biases exist, because the model offers them.
+    Differs from the paper: `norm_position="pre"`, attention biases and other scores exist, because the model offers them.
 
     Attributes:
         attention_maps: the attention weights [H, T, S] of the latest calls, under the name that the sub-layer has in
@@ -131,14 +168,29 @@ class Reference:
         queries = self.linear(f"{name}.q_proj", states)
         keys = self.linear(f"{name}.k_proj", memory)
         values = self.linear(f"{name}.v_proj", memory)
+        score_name = self.config.attention_score
+        if name.endswith("encoder_attn") and self.config.cross_attention_score is not None:
+            score_name = self.config.cross_attention_score
+        own = {key.split(".")[-1]: value for key, value in self.weights.items() if key.startswith(f"{name}.score_")}
         heads, maps = [], []
         for head in range(num_heads):
             q, k, v = (head_columns(projected, head, num_heads) for projected in (queries, keys, values))
-            output, weights = attention(q, k, v, causal)
+            score = score_function(score_name, {key: value[head] for key, value in own.items()})
+            output, weights = attention(q, k, v, causal, score, self.window(name))
             heads.append(output)
             maps.append(weights)
         self.attention_maps[name] = torch.stack(maps).detach()
         return self.linear(f"{name}.out_proj", torch.cat(heads, dim=1))
+
+    def window(self, name: str) -> int | None:
+        """Section 4: the neighbourhood r of a self-attention; one for all layers, one per layer, or one per layer and stack."""
+        windows = self.config.attention_window
+        if windows is None or isinstance(windows, int) or name.endswith("encoder_attn"):
+            return None if name.endswith("encoder_attn") else windows
+        layer = int(name.split(".")[3])
+        if len(windows) == self.config.encoder_layers + self.config.decoder_layers and ".decoder." in name:
+            layer += self.config.encoder_layers
+        return windows[layer]
 
     def feed_forward(self, layer: str, states: Tensor) -> Tensor:
         """Section 3.3, Eq. (2): max(0, x W_1 + b_1) W_2 + b_2, for each position of [T, D] separately."""

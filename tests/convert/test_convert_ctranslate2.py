@@ -54,6 +54,10 @@ EXPRESSIBLE = {
     "start by default": {"decoder_start_token_id": None, "bos_token_id": 4},
     "spare classes": {"vocab_size": 300},
     **{name: {"activation_function": name} for name in ACTIVATIONS},
+    "dot": {"attention_score": "dot", "d_k": 5},
+    "mean of products": {"attention_score": "dot_mean", "d_v": 5},
+    "general": {"attention_score": "general", "attention_bias": True, "d_k": 4},
+    "general source": {"cross_attention_score": "general"},
 }
 SEARCHES = {
     "greedy": {"num_beams": 1},
@@ -384,6 +388,14 @@ def test_ctranslate2s_own_converter_takes_no_marian_export(checkpoint, tmp_path)
         (
             {"decoder_start_token_id": None, "bos_token_id": None},
             "`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.",
+        ),
+        (
+            {"attention_score": "additive"},
+            "`attention_score` is 'additive', which CTranslate2 cannot express: its scores are dot products.",
+        ),
+        (
+            {"attention_window": 2},
+            "`attention_window` is 2, which CTranslate2 cannot express: it attends to all tokens.",
         ),
     ],
 )

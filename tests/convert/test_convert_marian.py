@@ -44,6 +44,10 @@ EXPRESSIBLE = {
     "padding is one of two ends": {"eos_token_id": [2, 1]},
     "no padding": {"pad_token_id": None},
     "start by default": {"decoder_start_token_id": None, "bos_token_id": 4},
+    "dot": {"attention_score": "dot"},
+    "mean of products": {"attention_score": "dot_mean", "attention_bias": True},
+    "general": {"attention_score": "general", "attention_bias": True},
+    "general source": {"cross_attention_score": "general", **TWO},
 }
 
 
@@ -128,6 +132,18 @@ def test_generation_is_the_same(tiny_model):
         (
             {"decoder_start_token_id": None, "bos_token_id": None},
             "`decoder_start_token_id` is None, which MarianMT cannot express: it starts from a token.",
+        ),
+        (
+            {"attention_score": "additive"},
+            "`attention_score` is 'additive', which MarianMT cannot express: its scores are dot products.",
+        ),
+        (
+            {"cross_attention_score": "additive_linear"},
+            "`cross_attention_score` is 'additive_linear', which MarianMT cannot express: its scores are dot products.",
+        ),
+        (
+            {"attention_window": [None, 3]},
+            "`attention_window` is [None, 3], which MarianMT cannot express: it attends to all tokens.",
         ),
     ],
 )

@@ -30,6 +30,7 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .positions import num_positions
+from .scores import with_scaled_dot
 
 ACTIVATIONS = {
     "gelu": Activation.GELU,
@@ -69,6 +70,7 @@ class VaswaniLoader(BartLoader):
             ValueError: If CTranslate2 has no equivalent of a field of the config.
         """
         _refuse_what_ctranslate2_cannot(model.config)
+        model = with_scaled_dot(model, "CTranslate2")
         tokenizers = _with_target(tokenizer)
         spec = self.get_model_spec(model)
         _set_vocabularies(spec, model, tokenizers)

@@ -24,6 +24,7 @@ from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
 from .positions import num_positions
+from .scores import with_scaled_dot
 
 logger = logging.get_logger(__name__)
 
@@ -50,6 +51,7 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
         ValueError: If MarianMT has no equivalent of a field of the config.
     """
     _refuse_what_marian_cannot(model.config)
+    model = with_scaled_dot(model, "MarianMT")
     config = _marian_config(model.config, num_positions(model, tokenizers))
     marian = MarianMTModel.from_pretrained(None, config=config, state_dict=_marian_state(model))
     marian.generation_config = _generation_config(model.generation_config, config.max_position_embeddings)

@@ -28,6 +28,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.window_vaswani import decoding_cache
 from .comparison import Tokenizers, report, sample_batch
 
 # The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.
@@ -124,7 +125,8 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        past = model(**prefix).past_key_values
+        # Of all tokens, also where a window needs the last ones only: a graph has one kind of cache.
+        past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
     further = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:], "past_key_values": past}
     return {"encoder": (model.get_encoder(), source), "prefill": (model, prefix), "decode": (model, further)}
 

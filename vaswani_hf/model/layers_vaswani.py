@@ -173,7 +173,5 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         plan |= {f"layers.*.{name}.{projection}": "colwise" for projection in ("q_proj", "k_proj", "v_proj")}
-        # The parameters of a score have a row per head.
-        plan |= {f"layers.*.{name}.score_{of}": "colwise" for of in ("weight", "query", "key", "vector")}
         plan[f"layers.*.{name}.out_proj"] = "rowwise"
     return plan

@@ -1,0 +1,330 @@
+"""Restricted self-attention: equal to full attention under a band, linear in time and memory, r positions in a cache."""
+
+import re
+
+import pytest
+import torch
+from search_models import EOS, SOURCES, START, batch_of
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from transformers import AttentionInterface, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationConfig
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.model.attention_vaswani import VaswaniAttention, additive_mask, attention_masks
+from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.model.layers_vaswani import attention_class
+from vaswani_hf.model.window_vaswani import Blocks
+
+WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+
+
+def attention_of(window, is_causal=False, **fields):
+    torch.manual_seed(0)
+    config = VaswaniConfig(**WIDTHS, attention_window=window, **fields)
+    config._attn_implementation = "eager" if fields.get("attention_score", "dot").startswith("additive") else "sdpa"
+    attention = attention_class(config)(config, 2, 0, is_causal=is_causal)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return attention
+
+
+def band(length, window, is_causal):
+    """[T, T] bool, by loops."""
+    return torch.tensor(
+        [
+            [abs(query - key) <= window and (key <= query or not is_causal) for key in range(length)]
+            for query in range(length)
+        ]
+    )
+
+
+def padding(length, side):
+    mask = torch.ones(2, length, dtype=torch.int64)
+    if side == "right":
+        mask[0, length - length // 3 :] = 0
+    elif side == "left":
+        mask[0, : length // 3] = 0
+    elif side == "between":
+        mask[0, length // 3 : length // 2] = 0
+    return mask
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    ("length", "window"), [(1, 3), (5, 0), (66, 1), (67, 1), (190, 1), (192, 64), (193, 64), (321, 70), (321, 321)]
+)
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive"])
+def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, score):
+    restricted = attention_of(window, is_causal, attention_score=score)
+    full = attention_of(None, is_causal, attention_score=score)
+    states, mask = torch.randn(2, length, 16), padding(length, side)
+    visible = band(length, window, is_causal) & mask[:, None].bool()
+    results = []
+    for attention, given in (
+        (restricted, attention_masks([restricted], states, mask)[0]),
+        (full, additive_mask(visible[:, None], states.dtype)),
+    ):
+        inputs = states.clone().requires_grad_()
+        output, _ = attention(inputs, attention_mask=given)
+        ((output * mask.unsqueeze(2)) ** 2).mean().backward()
+        results.append((output * mask.unsqueeze(2), inputs.grad, *(p.grad for p in attention.parameters())))
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_long_sequences_are_cut_into_blocks_and_short_ones_are_not():
+    attention = attention_of(10)
+    assert [
+        isinstance(attention_masks([attention], torch.randn(2, length, 16), None)[0], Blocks) for length in (84, 85)
+    ] == [False, True]
+    recorded = attention_masks([attention], torch.randn(2, 85, 16), None, is_recorded=True)[0]
+    assert recorded.shape == (1, 1, 85, 85)
+
+
+def test_a_window_as_long_as_the_sequence_is_full_attention(tiny_model):
+    model, full = tiny_model(attention_window=9), tiny_model()
+    batch = {"input_ids": torch.randint(3, 23, (2, 10)), "decoder_input_ids": torch.randint(3, 23, (2, 10))}
+    torch.testing.assert_close(model(**batch).logits, full(**batch).logits, atol=1e-5, rtol=1e-5)
+    model.config.attention_window = full.config.attention_window = None
+    narrow = tiny_model(attention_window=8)
+    assert not torch.allclose(narrow(**batch).logits, full(**batch).logits, atol=1e-4)
+
+
+@torch.no_grad()
+def test_padding_between_tokens_does_not_count_as_a_neighbour(tiny_model):
+    model = tiny_model(attention_window=2)
+    tokens = torch.randint(3, 23, (1, 160))
+    mask = padding(160, "between")[:1]
+    kept = tokens[mask.bool()][None]
+    states = model.get_encoder()(tokens, mask).last_hidden_state
+    alone = model.get_encoder()(kept, torch.ones_like(kept)).last_hidden_state
+    torch.testing.assert_close(states[mask.bool()][None], alone, atol=1e-5, rtol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of a tensor that any operation gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        for value in tree_flatten(output)[0]:
+            if isinstance(value, torch.Tensor):
+                self.numbers = max(self.numbers, value.untyped_storage().nbytes() // value.element_size())
+        return output
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_nothing_grows_with_the_square_of_the_length(tiny_model, implementation):
+    model = tiny_model(attention_window=4, decoder_layers=1).train()
+    model.set_attn_implementation(implementation)
+    largest = {}
+    for length in (1024, 4096):
+        tokens = torch.randint(3, 23, (1, length))
+        with Largest() as seen:
+            states = model.get_encoder()(tokens, torch.ones_like(tokens)).last_hidden_state
+            # Cross-attention sees the whole source: here, of one token.
+            decoder = model.get_decoder()
+            decoded = decoder(input_ids=tokens, encoder_hidden_states=states[:, :1]).last_hidden_state
+            (states.sum() + decoded.sum()).backward()
+        largest[length] = seen.numbers
+    assert largest[4096] <= 4.1 * largest[1024]
+    assert largest[4096] < 4096 * 4096 / 8
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
+def test_padded_prompts_go_on_as_alone(tiny_model, settings):
+    model = tiny_model(attention_window=2)
+    prefixes = [[START, 5, 9, 4, 7], [START, 6], [START, 8, 3, 8], [START]]
+    batch = batch_of(SOURCES[:4], "left", prefixes)
+    found = model.generate(**batch, **settings, max_new_tokens=7, return_dict_in_generate=True).sequences
+    width = batch["decoder_input_ids"].shape[1]
+    for row, prefix in enumerate(prefixes):
+        alone = model.generate(
+            torch.tensor([SOURCES[row]]), decoder_input_ids=torch.tensor([prefix]), **settings, max_new_tokens=7
+        )
+        own = found[row, width:].tolist()
+        own = own[: own.index(EOS) + 1] if EOS in own else own
+        assert alone[0, len(prefix) :].tolist()[: len(own)] == own
+
+
+@torch.no_grad()
+def test_a_cache_behind_padding_at_the_end_of_a_prompt_keeps_the_neighbours(tiny_model):
+    model = tiny_model(attention_window=3)
+    source, tokens = torch.tensor([SOURCES[0]]), torch.randint(3, 23, (1, 6))
+    expected = model(input_ids=source, decoder_input_ids=tokens).logits[:, -1]
+    prompt, mask = torch.cat((tokens[:, :5], torch.ones(1, 4).long()), dim=1), torch.tensor([[1] * 5 + [0] * 4])
+    inputs = {"input_ids": source, "use_cache": True}
+    cache = model(**inputs, decoder_input_ids=prompt, decoder_attention_mask=mask).past_key_values
+    mask = torch.cat((mask, torch.ones(1, 1).long()), dim=1)
+    more = {"decoder_input_ids": tokens[:, 5:], "decoder_attention_mask": mask, "past_key_values": cache}
+    torch.testing.assert_close(model(**inputs, **more).logits[:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cache_holds_as_many_positions_as_the_window(tiny_model):
+    model = tiny_model(attention_window=[3, None])
+    source, target = torch.tensor([SOURCES[0]]), torch.randint(3, 23, (1, 12))
+    expected = model(input_ids=source, decoder_input_ids=target).logits
+    cache = None
+    for first, end in ((0, 1), (1, 2), (2, 7), (7, 8), (8, 12)):
+        outputs = model(
+            input_ids=source, decoder_input_ids=target[:, first:end], past_key_values=cache, use_cache=True
+        )
+        cache = outputs.past_key_values
+        torch.testing.assert_close(outputs.logits, expected[:, first:end], atol=1e-5, rtol=1e-5)
+    assert [layer.keys.shape[2] for layer in cache.self_attention_cache.layers] == [3, 12]
+    assert [layer.keys.shape[2] for layer in cache.cross_attention_cache.layers] == [len(SOURCES[0])] * 2
+    # One that somebody else has made holds all, and gives the same.
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    for step in range(12):
+        outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], past_key_values=cache)
+        torch.testing.assert_close(outputs.logits[:, 0], expected[:, step], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [{"num_beams": 3}, {"do_sample": True}, {"num_beams": 1}], ids=str)
+def test_generate_gives_back_a_cache_of_the_window(tiny_model, settings):
+    model = tiny_model(attention_window=3)
+    model.generation_config.eos_token_id = None
+    settings = {"return_dict_in_generate": True, "max_new_tokens": 9, **settings}
+    outputs = model.generate(torch.tensor([SOURCES[0]]), **settings)
+    layers = outputs.past_key_values.self_attention_cache.layers
+    assert [layer.keys.shape[2] for layer in layers] == [3, 3]
+
+
+@torch.no_grad()
+def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
+    model = tiny_model(attention_window=[2, 5])
+    encoded = model.get_encoder()(torch.tensor(SOURCES[:1]))
+    config = GenerationConfig(num_beams=3, use_cache=True)
+    decoder = TreeDecoder(model, config, {"encoder_outputs": encoded})
+    decoder.start(torch.full((3, 1), START))
+    sequences, lengths = torch.full((1, 3, 1), START), []
+    parents = torch.arange(3)[None]
+    for _ in range(200):
+        sequences = torch.cat((sequences, torch.randint(3, 23, (1, 3, 1))), dim=2)
+        if decoder.tree.is_nearly_full:
+            decoder.tree.num_living = int(decoder.tree.living().sum(dim=1).max())
+        logits = decoder.step(sequences, parents)
+        lengths.append(decoder.tree.keys[0].shape[2])
+    # Of three beams that have nothing in common.
+    assert max(lengths) <= 3 * (5 + 1 + 2 * 16 + 1)
+    expected = model(encoder_outputs=encoded, decoder_input_ids=sequences[:, 0]).logits[:, -1]
+    torch.testing.assert_close(logits[:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_window": -1}, "`attention_window` must be an integer of 0 or more (tokens), a list with one per layer or None, but is -1."),
+        ({"attention_window": "8"}, "`attention_window` must be an integer of 0 or more (tokens), a list with one per layer or None, but is '8'."),
+        ({"attention_window": []}, "`attention_window` must be an integer of 0 or more (tokens), a list with one per layer or None, but is []."),
+        ({"attention_window": True}, "`attention_window` must be an integer of 0 or more (tokens), a list with one per layer or None, but is True."),
+        (
+            {"attention_window": [1, 2, 3]},
+            "`attention_window` must have one entry per layer, 6 for both stacks or 12 for the encoder's and then the "
+            "decoder's, but has 3.",
+        ),
+        (
+            {"attention_score": "scaled"},
+            '`attention_score` must be "scaled_dot", "dot", "dot_mean", "general", "additive_linear" or "additive", but '
+            "is 'scaled'.",
+        ),
+        (
+            {"cross_attention_score": 3},
+            '`cross_attention_score` must be "scaled_dot", "dot", "dot_mean", "general", "additive_linear" or '
+            '"additive", or None, but is 3.',
+        ),
+    ],
+)  # fmt: skip
+def test_impossible_windows_and_scores_are_named(fields, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        VaswaniConfig(**fields)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention", "flash_attention_2", "some_kernel"])
+@pytest.mark.parametrize("field", ["attention_score", "cross_attention_score"])
+def test_an_implementation_that_cannot_compute_the_score_is_refused(tiny_config, tiny_model, implementation, field):
+    config = tiny_config(**{field: "additive"})
+    message = (
+        '`attn_implementation` must be "eager" for the attention score "additive", which no other one computes, but is '
+        f"'{implementation}'."
+    )
+    model = tiny_model(**{field: "additive"})
+    assert model.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        VaswaniForSeq2SeqLM._from_config(config, attn_implementation=implementation)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == "eager"
+
+
+def test_an_implementation_without_windows_is_refused(tiny_model, tmp_path):
+    AttentionInterface.register("some_kernel", lambda *args, **kwargs: None)
+    tiny_model(attention_window=[None, 2]).save_pretrained(tmp_path)
+    message = (
+        "`attn_implementation` must be one of eager, sdpa, flex_attention or a flash attention for an `attention_window`, "
+        "but is 'some_kernel'."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="some_kernel")
+
+
+def test_flash_kernels_are_told_the_window(tiny_model):
+    seen = []
+
+    def kernel(module, query, key, value, attention_mask, sliding_window=None, **kwargs):
+        seen.append((module.is_causal, sliding_window, attention_mask))
+        return torch.zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
+
+    AttentionInterface.register("flash_that_listens", kernel)
+    model = tiny_model(attention_window=3)
+    model.config._attn_implementation = "flash_that_listens"
+    mask = torch.tensor([[1] * 10, [1] * 6 + [0] * 4])
+    tokens = torch.randint(3, 23, (2, 10))
+    model(input_ids=tokens, attention_mask=mask, decoder_input_ids=tokens)
+    # The token itself counts for transformers; cross-attention has no window.
+    assert [window for _, window, _ in seen] == [4, 4, 4, None, 4, None]
+    assert all(torch.equal(mask.bool(), given) for _, _, given in seen[:2])
+
+
+def test_a_window_is_trained_with_gradient_checkpointing_and_dropout(tiny_model):
+    tokens = torch.randint(3, 23, (2, 150))
+    losses = []
+    for is_checkpointed in (False, True):
+        model = tiny_model(attention_window=4, dropout=0.1, attention_dropout=0.1).train()
+        if is_checkpointed:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(1)
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        losses.append((loss, *(parameter.grad for parameter in model.parameters())))
+    for actual, expected in zip(*losses, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_weights_of_scores_are_kept_and_loaded(tiny_model, tmp_path):
+    model = tiny_model(attention_score="additive", cross_attention_score="general", attention_window=[1, None])
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.config.attention_window == [1, None]
+    tokens = torch.randint(3, 23, (2, 9))
+    logits = model(input_ids=tokens, decoder_input_ids=tokens).logits
+    assert torch.equal(loaded.eval()(input_ids=tokens, decoder_input_ids=tokens).logits, logits)
+
+
+def test_new_scores_begin_with_the_spread_of_scaled_dot_products(tiny_config):
+    torch.manual_seed(0)
+    spreads = {}
+    for name in ("scaled_dot", "general", "additive_linear", "additive"):
+        config = tiny_config(attention_score=name, d_k=64, encoder_attention_heads=16, decoder_attention_heads=16)
+        attention: VaswaniAttention = VaswaniForSeq2SeqLM(config).get_encoder().layers[0].self_attn
+        query, key = torch.randn(2, 16, 20, 64), torch.randn(2, 16, 20, 64)
+        query = attention.projected(query) if name == "general" else query
+        spreads[name] = attention.scores(query, key).std().item()
+    assert all(0.8 < spread < 1.2 for spread in spreads.values()), spreads
