@@ -22,12 +22,14 @@ ROOT = Path(__file__).parent.parent
 
 PRIVATE = {
     "transformers.generation.utils": """
-        _eos_token_tensor _has_unfinished_sequences _pad_token_tensor _prefill _prepare_generation_config _sample
+        _eos_token_tensor _has_unfinished_sequences _pad_token_tensor _prefill _prepare_cache_for_generation
+        _prepare_generation_config _sample
         _update_model_kwargs_for_generation _valid_auto_compile_criteria
     """,
     "transformers.generation.configuration_utils": "_from_model_config _get_default_generation_params",
     "transformers.modeling_utils": """
-        _can_compile_fullgraph _can_record_outputs _get_resized_embeddings _get_resized_lm_head _init_weights
+        _can_compile_fullgraph _can_record_outputs _check_and_adjust_attn_implementation _get_resized_embeddings
+        _get_resized_lm_head _init_weights
         _no_split_modules _resize_token_embeddings _skip_keys_device_placement _supports_attention_backend
         _supports_flash_attn _supports_flex_attn _supports_sdpa _tied_weights_keys _tp_plan _tp_size
     """,
