@@ -125,3 +125,16 @@ def test_a_table_shorter_than_what_is_traced_is_named(tiny_model, tmp_path):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "short", tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
+
+
+def test_windows_and_scores_are_carried(tiny_model, tmp_path):
+    model = tiny_model(**SMALL, attention_window=2, attention_score="additive", cross_attention_score="general")
+    model.save_pretrained(tmp_path / "checkpoint")
+    export(tmp_path / "checkpoint", tmp_path / "out", "onnx")
+    tokens = torch.randint(3, 23, (2, 12))
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "decoder_input_ids": tokens}
+    with torch.no_grad():
+        logits = model(**batch).logits
+        torch.testing.assert_close(run_onnx(tmp_path / "out", batch), logits, rtol=0, atol=1e-4)
+        full = tiny_model(**SMALL, attention_score="additive", cross_attention_score="general")
+        assert (full(**batch).logits - logits).abs().max() > 1e-2

@@ -37,6 +37,7 @@ def test_the_default_is_the_papers_base_model():
 
 POSITIVE = "a positive integer"
 RATE = "a number from 0 up to, but not including, 1"
+SCORES = '"scaled_dot", "dot", "dot_mean", "general", "additive_linear" or "additive"'
 # For every field values that are none, and what it must be.
 INVALID = {
     "vocab_size": ([0, -3, 1.5, "8", True, None], POSITIVE),
@@ -60,6 +61,12 @@ INVALID = {
     "position_embedding": (["sinusoid"], '"sinusoidal" or "learned"'),
     "activation_function": (["rellu", None], 'the name of an activation of transformers, such as "relu" or "gelu"'),
     "layer_norm_eps": ([0, -1e-5, float("inf"), float("nan"), "1e-5"], "a positive number"),
+    "attention_score": (["scaled", None, 3, ["dot"]], SCORES),
+    "cross_attention_score": (["Additive", 3, True], f"{SCORES}, or None"),
+    "attention_window": (
+        [-1, "8", 1.5, [], True, [1, -2], [None, "3"]],
+        "an integer of 0 or more (tokens), a list with one per layer or None",
+    ),
     "attention_bias": ([0, "False"], "True or False"),
     "scale_embedding": ([1], "True or False"),
     "share_encoder_decoder_embeddings": ([None], "True or False"),
@@ -117,6 +124,11 @@ COMBINATIONS = [
         {"decoder_vocab_size": 100},
         "`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is 100 and not 37000; for "
         "two vocabularies set `share_encoder_decoder_embeddings=False`.",
+    ),
+    (
+        {"attention_window": [1, 2, 3], "encoder_layers": 4},
+        "`attention_window` must have one entry per layer, 6 for both stacks or 10 for the encoder's and then the "
+        "decoder's, but has 3.",
     ),
     (
         {"vocab_size": 100, "eos_token_id": [2, 100]},
@@ -252,6 +264,9 @@ ALL_CHANGED = {
     "scale_embedding": False,
     "share_encoder_decoder_embeddings": False,
     "tie_word_embeddings": False,
+    "attention_score": "general",
+    "cross_attention_score": "additive",
+    "attention_window": [2, None, 1],
     "attention_bias": True,
     "label_smoothing": 0.1,
     "label_smoothing_form": "torch",
@@ -311,6 +326,9 @@ CHANGES = {
     "scale_embedding": ({"scale_embedding": False}, {}),
     "share_encoder_decoder_embeddings": ({"share_encoder_decoder_embeddings": False}, {}),
     "tie_word_embeddings": ({"tie_word_embeddings": False}, {}),
+    "attention_score": ({"attention_score": "dot"}, {}),
+    "cross_attention_score": ({"cross_attention_score": "dot_mean"}, {}),
+    "attention_window": ({"attention_window": 1}, {}),
     "attention_bias": ({"attention_bias": True}, {}),
     "label_smoothing": ({"label_smoothing": 0.1}, {}),
     "label_smoothing_form": ({"label_smoothing_form": "torch"}, {"label_smoothing": 0.1}),
