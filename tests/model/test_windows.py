@@ -277,6 +277,20 @@ def test_flash_kernels_are_told_the_window(tiny_model):
     assert all(torch.equal(mask.bool(), given) for _, _, given in seen[:2])
 
 
+@torch.no_grad()
+def test_beams_that_share_a_source_need_no_flex_attention(tiny_config):
+    states, source = torch.randn(6, 1, 16), torch.randn(3, 5, 16)
+    mask = torch.tensor([[1] * 5, [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
+    outputs = []
+    torch.manual_seed(0)
+    attention = VaswaniAttention(tiny_config(), 2, 0, is_cross=True)
+    for implementation in ("sdpa", "flex_attention"):
+        attention.config._attn_implementation = implementation
+        given = attention_masks([attention], states, mask, encoder_hidden_states=source)[0]
+        outputs.append(attention(states, source, attention_mask=given)[0])
+    assert torch.equal(*outputs)
+
+
 def test_a_window_is_trained_with_gradient_checkpointing_and_dropout(tiny_model):
     tokens = torch.randint(3, 23, (2, 150))
     losses = []

@@ -107,12 +107,14 @@ def attention_masks(
         given["past_key_values"] = past_key_values.self_attention_cache if is_pair else past_key_values
         create = create_causal_mask
     cache = given.get("past_key_values")
-    is_given = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
-    is_static = is_given or (cache is not None and cache.is_compileable)
+    is_static = getattr(attention_mask, "ndim", 2) == 4 or getattr(cache, "is_compileable", False)
     made: dict[Any, Any] = {}
     masks = []
     for attention in attentions:
         implementation = attention.implementation
+        if implementation == "flex_attention" and given["inputs_embeds"].shape[0] != inputs_embeds.shape[0]:
+            # Its masks know no positions that are rows.
+            implementation = "sdpa"
         # Cross-attention sees the whole source.
         allowed = attention.neighbourhood if encoder_hidden_states is None else None
         kind = (implementation, allowed if attention.window is None else attention.window)
@@ -123,8 +125,8 @@ def attention_masks(
             if implementation != config._attn_implementation:
                 config = copy.copy(config)
                 config._attn_implementation = implementation
-            restricted = {} if allowed is None else {"and_mask_function": _by_position(allowed)}
-            made[kind] = create(config=config, **given, **restricted)
+            near = {"and_mask_function": lambda *places, near=allowed: near(*places[2:])} if allowed else {}
+            made[kind] = create(config=config, **given, **near)
         masks.append(made[kind])
     return masks
 
@@ -150,10 +152,6 @@ def tree_masks(
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
-
-
-def _by_position(allowed: Neighbourhood) -> Callable:
-    return lambda batch_idx, head_idx, q_idx, kv_idx: allowed(q_idx, kv_idx)
 
 
 def eager_attention_forward(
@@ -277,9 +275,10 @@ class VaswaniAttention(nn.Module):
 
         Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries, K of which then share a source.
         """
-        rows, length = query.shape[0], query.shape[2]
+        rows, length, implementation = query.shape[0], query.shape[2], self.implementation
         # `len` would fix the size in an exported graph.
         if key.shape[0] != rows:
+            implementation = "sdpa" if implementation == "flex_attention" else implementation
             # Beams attend to their common source as positions of one row.
             query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
@@ -287,7 +286,6 @@ class VaswaniAttention(nn.Module):
         if watch is not None and self.layer_idx in watch.layers:
             watched = self.weights(query, key, attention_mask)
             watch.take(self.layer_idx, _unfolded(watched, rows, length))
-        implementation = self.implementation
         # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
         pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
         if pad > 0:

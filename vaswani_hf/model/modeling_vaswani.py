@@ -93,9 +93,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 f"`attn_implementation` must be one of {', '.join(_WITH_WINDOW)} or a flash attention for an "
                 f"`attention_window`, but is {attn_implementation!r}."
             )
-        return super()._check_and_adjust_attn_implementation(
-            "eager" if unfused else attn_implementation, *args, **kwargs
-        )
+        attn_implementation = "eager" if unfused else attn_implementation
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
