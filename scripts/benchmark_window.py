@@ -127,30 +127,18 @@ def draw(lengths: list[int], found: dict[str, dict[int, list[float]]], path: Pat
     figure.savefig(path, dpi=150)
 
 
-def main(given: list[str] | None = None) -> None:
-    """Measure, print and draw.
+def measure(arguments: argparse.Namespace, options: list[str]) -> dict[str, dict[int, list[float]]]:
+    """Measure full and restricted attention in turn, at each length, and print it.
 
     Args:
-        given (list, optional): The arguments; by default those of the command.
+        arguments (Namespace): Those of the command line.
+        options (list): The same as words, for the fresh processes that measure memory.
+
+    Returns:
+        dict: For "seconds" and "MiB" the values by window, 0 for full attention.
     """
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name, default in {"window": 128, "width": 128, "heads": 2, "repetitions": 5}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
-    parser.add_argument("--implementation", choices=["eager", "sdpa"], default="sdpa")
-    parser.add_argument("--causal", action="store_true", help="the decoder's self-attention")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, default=Path("window.png"), help="the picture")
-    parser.add_argument("--memory-of", type=int, nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(given)
-    if arguments.memory_of:
-        window, length = arguments.memory_of
-        print(json.dumps(peak_memory(window, length, arguments)))
-        return
     attentions = {window: build(window, arguments) for window in (0, arguments.window)}
-    found: dict[str, dict[int, list[float]]] = {"seconds": {0: [], arguments.window: []}}
-    found["MiB"] = {0: [], arguments.window: []}
-    options = sys.argv[1:] if given is None else given
+    found: dict[str, dict[int, list[float]]] = {name: {w: [] for w in attentions} for name in ("seconds", "MiB")}
     for length in arguments.lengths:
         times: dict[int, list[float]] = {window: [] for window in attentions}
         for repetition in range(arguments.repetitions + 1):
@@ -163,12 +151,34 @@ def main(given: list[str] | None = None) -> None:
             command = [sys.executable, __file__, *options, "--memory-of", str(window), str(length)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found["MiB"][window].append(json.loads(done.stdout))
-        numbers = [found[quantity][window][-1] for quantity in found for window in attentions]
+        full, near, full_memory, near_memory = (found[name][w][-1] for name in found for w in attentions)
         print(
-            "n = {:6,}  full {:9.4f} s  window {:9.4f} s  full {:9,.1f} MiB  window {:9,.1f} MiB".format(
-                length, *numbers
-            )
+            f"n = {length:6,}  full {full:9.4f} s {full_memory:9,.1f} MiB  window {near:9.4f} s {near_memory:9,.1f} MiB"
         )
+    return found
+
+
+def main(given: list[str] | None = None) -> None:
+    """Measure, print and draw.
+
+    Args:
+        given (list, optional): The arguments; by default those of the command.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name, default in {"window": 128, "width": 512, "heads": 8, "repetitions": 5}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
+    parser.add_argument("--implementation", choices=["eager", "sdpa"], default="sdpa")
+    parser.add_argument("--causal", action="store_true", help="the decoder's self-attention")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, default=Path("window.png"), help="the picture")
+    parser.add_argument("--memory-of", type=int, nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(given)
+    if arguments.memory_of:
+        window, length = arguments.memory_of
+        print(json.dumps(peak_memory(window, length, arguments)))
+        return
+    found = measure(arguments, sys.argv[1:] if given is None else given)
     for quantity, by_window in found.items():
         slopes = {window or "full": round(slope(arguments.lengths, values), 3) for window, values in by_window.items()}
         print(f"slope of {quantity}: {slopes}")

@@ -5,7 +5,7 @@ import pytest
 
 def test_it_measures_prints_and_draws(script, tmp_path, capsys):
     benchmark = script("benchmark_window")
-    options = ["--lengths", "512", "1024", "--repetitions", "1", "--width", "16", "--window", "8"]
+    options = ["--lengths", "512", "1024", "--repetitions", "1", "--width", "16", "--heads", "2", "--window", "8"]
     benchmark.main([*options, "--output", str(tmp_path / "window.png")])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines[:2]] == ["512", "1,024"]
