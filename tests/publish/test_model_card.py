@@ -233,6 +233,15 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
 RECORD = ("recipe.yaml", "results.json", "training_curve.png")
 
 
+def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
+    folder = copy(numbers, ())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"cross_attention_score": "additive", "attention_window": [3]}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shape = rows(model_card(folder, "alice/words"))["shape"]
+    assert shape.endswith("vocabulary 270, `cross_attention_score` additive, `attention_window` [3]")
+
+
 def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     folder = copy(numbers, RECORD)
     card = model_card(folder, "alice/words")

@@ -187,11 +187,13 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     config, generation = read_record(folder / CONFIG_FILE), read_record(folder / GENERATION_FILE)
     heads, shared = config.get("encoder_attention_heads"), config.get("share_encoder_decoder_embeddings", True)
     sizes = [config.get("vocab_size")] + ([] if shared else [config.get("decoder_vocab_size")])
+    fields = ("attention_score", "cross_attention_score", "attention_window")
+    others = [f", `{name}` {config[name]}" for name in fields if config.get(name) not in (None, "scaled_dot")]
     return {
         "parameters": _count_parameters(folder),
         "shape": f"{config.get('encoder_layers')} + {config.get('decoder_layers')} layers, "
         f"{heads} head{'' if heads == 1 else 's'}, d_model {config.get('d_model')}, d_ff {config.get('encoder_ffn_dim')}, "
-        f"vocabulary {' and '.join(f'{size:,}' for size in sizes if size)}",
+        f"vocabulary {' and '.join(f'{size:,}' for size in sizes if size)}{''.join(others)}",
         "generation": {name: generation[name] for name in DECODING_SETTINGS if name in generation},
         "has_curve": (folder / CURVE_FILE).is_file(),
         "has_target_tokenizer": (folder / TARGET_FOLDER).is_dir(),
