@@ -71,7 +71,9 @@ def window_mask(
     real = None if attention_mask is None else attention_mask.bool()
     if "flash" in attention.implementation:
         return None if real is None or bool(real.all()) else real[:, first : first + num_keys]
-    is_whole = not (is_recorded or is_tracing(states)) and num_keys == length
+    # An exported graph has no number of blocks; a compiled one does, and cannot look at the mask's values.
+    is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    is_whole = not (is_recorded or is_exported) and num_keys == length
     num_before, num_after = attention.window, 0 if attention.is_causal else attention.window
     width = max(attention.window, SMALLEST_BLOCK)
     if is_whole and length > width + num_before + num_after and not _has_gaps(real):
@@ -96,7 +98,7 @@ def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch
 
 def _has_gaps(real: torch.Tensor | None) -> bool:
     """Padding lies between real tokens, so that neighbours may be further apart than their places."""
-    if real is None or real.device.type == "meta":
+    if real is None or real.device.type == "meta" or is_tracing(real):
         return False
     return bool(((real[:, 1:] & ~real[:, :-1]).sum(dim=1) + real[:, 0] > 1).any())
 
