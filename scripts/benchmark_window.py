@@ -144,7 +144,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--memory-of", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
     if arguments.memory_of:
-        print(json.dumps(peak_memory(*arguments.memory_of, arguments)))
+        window, length = arguments.memory_of
+        print(json.dumps(peak_memory(window, length, arguments)))
         return
     attentions = {window: build(window, arguments) for window in (0, arguments.window)}
     found: dict[str, dict[int, list[float]]] = {"seconds": {0: [], arguments.window: []}}
