@@ -197,6 +197,30 @@ def test_generate_gives_back_a_cache_of_the_window(tiny_model, settings):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
+def test_a_dynamic_cache_that_is_asked_for_is_that_of_the_window(tiny_model, settings):
+    model, inputs = tiny_model(attention_window=3), torch.tensor([SOURCES[0]])
+    model.generation_config.eos_token_id = None
+    settings = {**settings, "max_new_tokens": 9, "return_dict_in_generate": True}
+    outputs = model.generate(inputs, cache_implementation="dynamic", **settings)
+    assert torch.equal(outputs.sequences, model.generate(inputs, **settings).sequences)
+    assert [layer.keys.shape[2] for layer in outputs.past_key_values.self_attention_cache.layers] == [3, 3]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("windows", [(None, 2), (3, 2), (2, 3)])
+def test_an_assistant_with_a_window_goes_back_in_its_cache(tiny_model, windows):
+    model, assistant = (tiny_model(attention_window=window) for window in windows)
+    # Most guesses of the assistant are wrong.
+    for parameter in assistant.parameters():
+        parameter.copy_(torch.randn_like(parameter))
+    model.generation_config.eos_token_id = None
+    inputs, settings = torch.tensor([SOURCES[0]]), {"max_new_tokens": 30}
+    expected = model.generate(inputs, **settings)
+    assert torch.equal(model.generate(inputs, assistant_model=assistant, **settings), expected)
+
+
+@torch.no_grad()
 def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
     model = tiny_model(attention_window=[2, 5])
     encoded = model.get_encoder()(torch.tensor(SOURCES[:1]))

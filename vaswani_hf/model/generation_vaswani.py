@@ -230,12 +230,12 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Assisted decoding goes back in its cache, further than one that slides can.
-        is_sliding = config.use_cache and mode != GenerationMode.ASSISTED_GENERATION
-        is_sliding = is_sliding and config.cache_implementation in (None, "dynamic")
+        # Assisted decoding goes back in both models' caches, further than one that slides can.
+        is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
+        is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
             cache = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
-            model_kwargs["past_key_values"] = cache
+            config.cache_implementation, model_kwargs["past_key_values"] = None, cache
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
