@@ -174,6 +174,10 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("window.png"), help="the picture")
     parser.add_argument("--memory-of", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
+    if min(arguments.window, arguments.repetitions, *arguments.lengths) < 1 or len(set(arguments.lengths)) < 2:
+        parser.error("--window, --repetitions and --lengths must be positive, and a slope needs two lengths")
+    if not arguments.output.resolve().parent.is_dir():
+        parser.error(f"--output must be in a folder that exists, but is '{arguments.output}'")
     if arguments.memory_of:
         window, length = arguments.memory_of
         print(json.dumps(peak_memory(window, length, arguments)))

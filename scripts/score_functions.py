@@ -23,7 +23,7 @@ from vaswani_hf.model.configuration_vaswani import ATTENTION_SCORES
 from vaswani_hf.model.layers_vaswani import attention_class
 from vaswani_hf.recipe import load_recipe
 
-RECIPE = "configuration/numbers.yaml"
+RECIPE = Path(__file__).parents[1] / "configuration" / "numbers.yaml"
 # Formula and source of each; the letters are those of score_functions_vaswani.
 SOURCES = {
     "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Eq. (1)"),
@@ -137,7 +137,7 @@ def exact_match(score: str, output: Path, overrides: list[str]) -> float:
     """
     folder = output / score
     arguments = ["--output_dir", str(folder), "--attention_score", score, "--resume", "true", *overrides]
-    subprocess.run([sys.executable, "-m", "vaswani_hf.cli", "train", RECIPE, *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "vaswani_hf.cli", "train", str(RECIPE), *arguments], check=True)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["exact_match"]
 
 
@@ -152,12 +152,11 @@ def compare_training(arguments: argparse.Namespace) -> dict[str, tuple[float, fl
     """
     overrides = [] if arguments.max_steps is None else ["--max_steps", str(arguments.max_steps)]
     found = {score: exact_match(score, arguments.output, overrides) for score in arguments.scores}
-    seconds = step_seconds(arguments.scores, arguments.repetitions)
-    first = seconds[arguments.scores[0]]
+    seconds = step_seconds(list(dict.fromkeys(["scaled_dot", *arguments.scores])), arguments.repetitions)
     print("| score | formula | source | exact match | seconds per step | ratio |\n|---|---|---|---|---|---|")
     for score in arguments.scores:
         formula, source = SOURCES[score]
-        time_and_ratio = f"{seconds[score]:.4f} | {seconds[score] / first:.2f}"
+        time_and_ratio = f"{seconds[score]:.4f} | {seconds[score] / seconds['scaled_dot']:.2f}"
         print(f"| `{score}` | {formula} | {source} | {found[score]:.1f} % | {time_and_ratio} |")
     return {score: (seconds[score], found[score]) for score in arguments.scores}
 
@@ -175,6 +174,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--max_steps", type=int, help="steps of each run; the recipe's by default")
     parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed")
     arguments = parser.parse_args(given)
+    if arguments.repetitions < 1:
+        parser.error(f"--repetitions must be positive, but is {arguments.repetitions}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     if arguments.what == "scaling":
         compare_scaling(arguments.output)

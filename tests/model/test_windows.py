@@ -345,6 +345,75 @@ def test_rows_of_padding_leave_gradients_finite_in_every_dtype(tiny_model, imple
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+class EvenDistances(VaswaniAttention):
+    """An attention with a neighbourhood of its own."""
+
+    def neighbourhood(self, query_positions, key_positions):
+        return (query_positions - key_positions) % 2 == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [12, 150])
+def test_a_neighbourhood_of_ones_own_holds_within_the_window(tiny_model, monkeypatch, length):
+    monkeypatch.setattr("vaswani_hf.model.layers_vaswani.VaswaniAttention", EvenDistances)
+    model = tiny_model(attention_window=4, encoder_layers=1, decoder_layers=1)
+    states, attention = torch.randn(1, length, 16), model.get_encoder().layers[0].self_attn
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    mask = additive_mask(((distance.abs() <= 4) & (distance % 2 == 0))[None, None], states.dtype)
+    given = attention_masks([attention], states, None)[0]
+    assert isinstance(given, Blocks) == (length > 100)
+    expected = attention(states, attention_mask=mask)[0]
+    torch.testing.assert_close(attention(states, attention_mask=given)[0], expected, atol=1e-5, rtol=1e-5)
+    tokens = torch.randint(3, 23, (1, length))
+    tokens[:, 0] = START
+    model.generation_config.eos_token_id = None
+    found = model.generate(tokens[:, :9], decoder_input_ids=tokens, num_beams=2, max_new_tokens=5)
+    forced = model(input_ids=tokens[:, :9], decoder_input_ids=found[:, :-1]).logits.log_softmax(-1)
+    settings = {"num_beams": 2, "max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
+    outputs = model.generate(tokens[:, :9], decoder_input_ids=tokens, **settings)
+    assert torch.equal(outputs.sequences, found)
+    new = found.shape[1] - length
+    score = forced[0, -new:].gather(1, found[0, -new:, None]).sum() / new
+    torch.testing.assert_close(outputs.sequences_scores[0], score, atol=1e-5, rtol=1e-5)
+
+
+def test_flex_attention_gets_a_mask_of_positions_where_padding_lies_between_tokens(tiny_config):
+    states, mask = torch.randn(2, 30, 16), padding(30, "between")
+    masks = []
+    for implementation in ("sdpa", "flex_attention"):
+        config = tiny_config(attention_window=2)
+        config._attn_implementation = implementation
+        masks.append(attention_masks([VaswaniAttention(config, 2, 0)], states, mask)[0])
+    assert torch.equal(masks[1], additive_mask(masks[0], torch.float32))
+
+
+def test_blocks_move_to_another_device():
+    blocks = attention_masks([attention_of(3)], torch.randn(2, 200, 16), None)[0]
+    moved = blocks.to("meta", non_blocking=True)
+    assert (moved.mask.device.type, moved.mask.shape, moved.num_before) == ("meta", blocks.mask.shape, 3)
+
+
+def test_a_window_of_any_size_is_one(tiny_model):
+    tokens = torch.randint(3, 23, (1, 9))
+    for score in ("scaled_dot", "additive"):
+        model, full = (tiny_model(attention_window=window, attention_score=score) for window in (2**70, None))
+        logits = full(input_ids=tokens, decoder_input_ids=tokens).logits
+        torch.testing.assert_close(model(input_ids=tokens, decoder_input_ids=tokens).logits, logits)
+
+
+@torch.no_grad()
+def test_large_scores_of_padding_stay_finite_in_float16(tiny_model):
+    model = tiny_model(attention_window=2, encoder_layers=1)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    mask = torch.zeros(1, 200, dtype=torch.int64)
+    mask[:, :5] = 1
+    states = model.half().get_encoder()(torch.randint(3, 23, (1, 200)), mask).last_hidden_state
+    assert states.isfinite().all()
+
+
 def test_the_weights_of_scores_are_kept_and_loaded(tiny_model, tmp_path):
     model = tiny_model(attention_score="additive", cross_attention_score="general", attention_window=[1, None])
     model.save_pretrained(tmp_path)

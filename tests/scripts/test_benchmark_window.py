@@ -17,3 +17,18 @@ def test_a_slope_is_the_exponent(script):
     lengths = [512, 1024, 2048]
     for power in (1, 2):
         assert script("benchmark_window").slope(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--window", "0"], "must be positive"),
+        (["--repetitions", "0"], "must be positive"),
+        (["--lengths", "512", "512"], "a slope needs two lengths"),
+        (["--output", "no_such_folder/window.png"], "--output must be in a folder that exists"),
+    ],
+)
+def test_impossible_arguments_are_refused_before_anything_is_measured(script, options, message, capsys):
+    with pytest.raises(SystemExit):
+        script("benchmark_window").main(options)
+    assert message in capsys.readouterr().err

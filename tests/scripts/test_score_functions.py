@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -30,12 +29,12 @@ def test_unscaled_scores_spread_with_the_width_and_saturate_the_softmax(function
 
 
 def test_the_table_has_what_a_run_has_found(functions, tmp_path, capfd, monkeypatch):
-    text = (Path(functions.__file__).parents[1] / functions.RECIPE).read_text(encoding="utf-8")
+    text = functions.RECIPE.read_text(encoding="utf-8")
     for old, new in (("30000", "300"), ("num_beams: 4", "num_beams: 1\n  max_length_a: 0\n  max_length_b: 2")):
         assert old in text
         text = text.replace(old, new)
     (tmp_path / "recipe.yaml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(functions, "RECIPE", str(tmp_path / "recipe.yaml"))
+    monkeypatch.setattr(functions, "RECIPE", tmp_path / "recipe.yaml")
     arguments = ["--output", str(tmp_path), "--scores", "additive", "--repetitions", "2", "--max_steps", "2"]
     functions.main(["training", *arguments])
     config = json.loads((tmp_path / "additive" / "config.json").read_text(encoding="utf-8"))

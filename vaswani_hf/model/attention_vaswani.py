@@ -1,13 +1,11 @@
 """Attention: the one place where masks, scores, weights and the cache of keys and values meet.
 
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood`; training,
-cached decoding, the search's tree, coverage and alignments then follow, and shortcuts that do not know it are not taken.
-Those that a config names are in score_functions_vaswani and window_vaswani.
-
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, H heads, D model width, K key width per head; in the search N sentences and M tokens
-of the tree.
+Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood` (those that a config names
+are in score_functions_vaswani and window_vaswani); training, cached decoding, the search's tree, coverage and alignments then
+follow, and shortcuts that do not know it are not taken. Sections and equations are those of "Attention Is All You Need" (arXiv
+1706.03762). Letters of shapes: B batch, S source length, T target length, H heads, D model width, K key width per head; in the
+search N sentences and M tokens of the tree.
 """
 
 # transformers types caches and masks more widely than they come here.
@@ -25,7 +23,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
-from .window_vaswani import Blocks, additive_mask, is_near, window_mask
+from .window_vaswani import Blocks, additive_mask, has_gaps, is_near, window_mask
 
 # Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
 Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -95,7 +93,8 @@ def attention_masks(
     For each attention of a stack the mask that its implementation takes; those with the same implementation and neighbourhood
     share one. Queries come from `inputs_embeds` [B, T, D]; the mask [B, S] is nonzero for real tokens, in self-attention with
     the cached ones. With `encoder_hidden_states` [B or B/K, S, D] it is for cross-attention; K beams of a sentence may share
-    one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most.
+    one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
+    a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
@@ -117,9 +116,12 @@ def attention_masks(
             implementation = "sdpa"
         # Cross-attention sees the whole source.
         allowed = attention.neighbourhood if encoder_hidden_states is None else None
-        kind = (implementation, allowed if attention.window is None else attention.window)
-        if kind not in made and not is_static and attention.window is not None and implementation != "flex_attention":
-            made[kind] = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
+        kind, is_flex = (implementation, getattr(allowed, "args", allowed)), implementation == "flex_attention"
+        is_local = attention.window is not None and not is_static
+        # Flex attention knows places and no positions.
+        if kind not in made and is_local and (not is_flex or has_gaps(attention_mask)):
+            mask = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
+            made[kind] = additive_mask(mask, inputs_embeds.dtype) if is_flex else mask
         elif kind not in made:
             config = attention.config
             if implementation != config._attn_implementation:
@@ -145,7 +147,7 @@ def tree_masks(
     masks = []
     for attention in attentions:
         allowed = attention.neighbourhood if key_positions is not None else None
-        kind = allowed if attention.window is None or allowed is None else attention.window
+        kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])
             # The sum of two smallest numbers would be -inf.
@@ -191,8 +193,8 @@ class VaswaniAttention(nn.Module):
         self.scaling = factors.get(config.score_of(is_cross), 1.0)
         # Cross-attention sees the whole source.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
-        if self.window is not None and self.neighbourhood is None:
-            self.neighbourhood = partial(is_near, self.window)
+        if self.window is not None:
+            self.neighbourhood = partial(is_near, self.window, self.neighbourhood)
         self.attention_dropout = config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
@@ -236,8 +238,8 @@ class VaswaniAttention(nn.Module):
         scores = self.scores(query, key)
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
-            is_additive = mask.dtype.is_floating_point
-            scores = scores + (mask if is_additive else additive_mask(mask.bool(), scores.dtype))
+            lowest = torch.finfo(scores.dtype).min
+            scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask.bool(), lowest)
         return nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def forward(

@@ -318,10 +318,10 @@ class VaswaniConfig(PreTrainedConfig):
     def windows_of(self, is_causal: bool) -> list[int | None]:
         """`attention_window` for each layer of the decoder, whose self-attention is causal, or the encoder; None for all."""
         windows, depths = self.attention_window, (self.encoder_layers, self.decoder_layers)
-        if not isinstance(windows, (list, tuple)):
-            return [windows] * depths[is_causal]
+        windows = windows if isinstance(windows, (list, tuple)) else [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
-        return list(windows[first : first + depths[is_causal]])
+        # No tensor holds larger integers than 2^63, and no sequence as many tokens.
+        return [r if r is None else min(r, 2**40) for r in windows[first : first + depths[is_causal]]]
 
     def _validate_token_ids(self) -> None:
         names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -8,8 +8,7 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
 Arguments of `generate` alone, which need the package: `ensemble`, models of the same vocabulary whose probabilities are averaged with
-this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains.
-"""
+this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains."""
 
 import math
 import sys

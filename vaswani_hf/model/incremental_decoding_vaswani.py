@@ -1,10 +1,9 @@
 """One decoding step for all beams of all sentences, as a search asks a model for it; which beams go on is the search's.
 
-This file travels with every checkpoint because `generate` decodes through it. There are two ways to the same logits. `TreeDecoder` is the fast one: the decoder's layers see the beams of a sentence as positions
-of one sequence, so that keys and values of the source exist once per sentence and those of the target once per token,
-however many beams descend from it; a mask says which are a beam's own. `RowDecoder` is the general one: one row per beam through
-the model's forward, with any cache, any attention implementation and anything recorded.
-
+This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeDecoder` is
+the fast one: the layers see the beams of a sentence as positions of one sequence, so that keys and values of the source exist
+once per sentence and those of the target once per token; a mask says which are a beam's own. `RowDecoder` is the general
+one: one row per beam through the model's forward, with any cache, any attention implementation and anything recorded.
 Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source length,
 M tokens in the tree, H heads, D model width, V target vocabulary.
 """

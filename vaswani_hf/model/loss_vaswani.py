@@ -2,7 +2,6 @@
 
 This file travels with every checkpoint because `forward` with labels computes it.
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
-
 Both forms of label smoothing are, with z the logits, per token logsumexp(z) - (gold - other) * z[label] - other * sum(z),
 where `gold` and `other` are the target's probabilities of the reference and of each other class.
 """

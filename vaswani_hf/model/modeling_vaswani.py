@@ -267,9 +267,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
             attentions = [layer.encoder_attn for layer in self.layers]
-            source_masks = attention_masks(
-                attentions, inputs_embeds, encoder_attention_mask, None, encoder_hidden_states
-            )
+            shared = {"encoder_hidden_states": encoder_hidden_states}
+            source_masks = attention_masks(attentions, inputs_embeds, encoder_attention_mask, **shared)
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             source = (encoder_hidden_states, source_mask)
             hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)

@@ -2,7 +2,6 @@
 
 This file travels with every checkpoint because a config may have an `attention_window`. A whole sequence is cut into
 blocks of queries, each with the keys that lie near it, for any kernel and any score; a cache holds the last r tokens.
-
 Letters of shapes: B batch, T length, S keys, H heads, K key width per head; N blocks of W queries, each with C keys.
 """
 
@@ -19,9 +18,10 @@ from transformers.utils import is_tracing
 SMALLEST_BLOCK = 64
 
 
-def is_near(window: int, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-    """True where a key is within the window of a query; positions are int64 and broadcastable to each other."""
-    return (query_positions - key_positions).abs() <= window
+def is_near(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` neighbourhood."""
+    near = (query - key).abs() <= window
+    return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -39,6 +39,10 @@ class Blocks:
 
     mask: torch.Tensor
     num_before: int
+
+    def to(self, *args, **kwargs) -> "Blocks":
+        """The same on another device, for a model that several share."""
+        return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(self, kernel: Callable, module: nn.Module, *states: torch.Tensor, **kwargs) -> torch.Tensor:
         """The output [B, T, H, d_v] of an attention function, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
@@ -76,7 +80,7 @@ def window_mask(
     is_whole = not (is_recorded or is_exported) and num_keys == length
     num_before, num_after = attention.window, 0 if attention.is_causal else attention.window
     width = max(attention.window, SMALLEST_BLOCK)
-    if is_whole and length > width + num_before + num_after and not _has_gaps(real):
+    if is_whole and length > width + num_before + num_after and not has_gaps(real):
         num_blocks = -(-length // width)
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device) if real is None else real
         places = torch.arange(width + num_before + num_after, device=states.device) - num_before
@@ -87,19 +91,19 @@ def window_mask(
     positions = torch.arange(past + length, device=states.device)[None] if real is None else real.cumsum(dim=1) - 1
     keys = positions[:, None, first : first + num_keys]
     visible = _visible(attention, positions[:, -length:, None], keys)
-    visible = visible if real is None else visible & real[:, None, first : first + num_keys]
-    return visible[:, None]
+    return (visible if real is None else visible & real[:, None, first : first + num_keys])[:, None]
 
 
 def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-    near = is_near(attention.window, query_positions, key_positions)
+    near = attention.neighbourhood(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 
 
-def _has_gaps(real: torch.Tensor | None) -> bool:
+def has_gaps(real: torch.Tensor | None) -> bool:
     """Padding lies between real tokens, so that neighbours may be further apart than their places."""
     if real is None or real.device.type == "meta" or is_tracing(real):
         return False
+    real = real.bool()
     return bool(((real[:, 1:] & ~real[:, :-1]).sum(dim=1) + real[:, 0] > 1).any())
 
 
