@@ -182,13 +182,13 @@ class VaswaniConfig(PreTrainedConfig):
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
         share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
         tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
-        attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), "dot", "dot_mean",
-            "general", "additive_linear" or "additive"; score_functions_vaswani has their formulas.
+        attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), or, which differs from the
+            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: score_functions_vaswani).
         cross_attention_score (str, optional): That of the attention to the source; `attention_score` by default.
-        attention_window (int or list, optional): r, with which self-attention is restricted to a neighbourhood (Section 4):
-            in the encoder to r tokens on each side, in the decoder to the r before. The longest path between two of n
-            tokens has O(n/r) layers, the cost is O(r n d). A list has one r, or None, per layer of both stacks, or the
-            encoder's and then the decoder's. None: all.
+        attention_window (int or list, optional): r, the neighbourhood of restricted self-attention (Section 4, which only
+            considers it): in the encoder r tokens on each side, in the decoder the r before; None for all. The longest path
+            between two of n tokens has O(n/r) layers, time and memory are O(r n d). A list has one r, or None, per layer of
+            both stacks, or the encoder's and then the decoder's.
         attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
         label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1,
             the default is 0 so that `loss` is the plain cross-entropy.
