@@ -424,3 +424,19 @@ def test_a_wrong_field_is_named_with_its_value_and_what_it_must_be(tiny_config, 
 def test_an_unknown_argument_is_refused_as_ever(model):
     with pytest.raises(ValueError, match=r"model_kwargs.*not used by the model.*max_length_c"):
         model.generate(**batch_of(SOURCES), max_length_c=1)
+
+
+@torch.no_grad()
+def test_phrases_that_some_sentences_lack_are_searched_with_coverage_too(model):
+    batch, phrases = batch_of(SOURCES), [[] for _ in SOURCES]
+    phrases[-1] = [[9, 4]]
+    options = {"num_beams": 2, "max_new_tokens": 8, "coverage_penalty": 0.2}
+    found = model.generate(**batch, **options, must_contain=phrases).tolist()
+    plain = model.generate(**batch, **options).tolist()
+    assert [9, 4] not in [plain[-1][i : i + 2] for i in range(9)]
+    assert [9, 4] in [found[-1][i : i + 2] for i in range(len(found[-1]))]
+    # A sentence by itself has no padding, and the same translation.
+    length = len(SOURCES[-1])
+    alone = {"input_ids": torch.tensor(SOURCES[-1:]), "attention_mask": torch.ones(1, length, dtype=torch.int64)}
+    alone = model.generate(**alone, **options, must_contain=phrases[-1:]).tolist()
+    assert found[-1][: len(alone[0])] == alone[0]

@@ -106,10 +106,9 @@ class BeamSearch:
 
     def __init__(self, decoders: list[Any], task: Any, sentences: torch.Tensor, config: GenerationConfig):
         self.decoders, self.sentences, self.config, in_lock_step = decoders, sentences, config, task.in_lock_step
-        limits, processors, criteria = task.arguments
+        limits, processors, criteria, self.source_mask = task.arguments
         self.limits, self.processors, self.in_lock_step = limits, processors, in_lock_step
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
-        self.source_mask = task.inputs[0].get("attention_mask")
         self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.

@@ -314,7 +314,7 @@ class VaswaniGeneration(GenerationMixin):
                 package_part("ensembles", "ensemble").add(task, ensemble, source)
             limits = torch.full_like(task.prompt[:, 0], config.max_length)
             limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
-            task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria)
+            task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria, mask)
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
             found = constrained.search_again(task, config, must_contain, found) if constrained else found
@@ -375,7 +375,7 @@ class SearchTask:
     models: list[Any]
     inputs: list[dict[str, Any]]
     prompt: torch.Tensor
-    # All sentences stay to the end; limits [B], processors and criteria; if another step is taken, told if this search is over.
+    # All sentences stay to the end; limits [B], processors, criteria, source mask [B, S]; if another step is taken, told if this search is over.
     in_lock_step: bool
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
