@@ -54,7 +54,7 @@ def padding(length, side):
 @pytest.mark.parametrize(
     ("length", "window"), [(1, 3), (5, 0), (66, 1), (67, 1), (190, 1), (192, 64), (193, 64), (321, 70), (321, 321)]
 )
-@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive"])
+@pytest.mark.parametrize("score", ["general", "additive"])
 def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, score):
     restricted = attention_of(window, is_causal, attention_score=score)
     full = attention_of(None, is_causal, attention_score=score)
