@@ -6,6 +6,7 @@ plain arithmetic, and says where the notes are wrong.
 
 import argparse
 import math
+import signal
 from collections.abc import Sequence
 
 import torch
@@ -233,4 +234,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    # A page is looked at through `head`, too.
+    signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)
     print(page())
