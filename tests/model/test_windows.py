@@ -434,3 +434,16 @@ def test_new_scores_begin_with_the_spread_of_scaled_dot_products(tiny_config):
         query = attention.projected(query) if name == "general" else query
         spreads[name] = attention.scores(query, key).std().item()
     assert all(0.8 < spread < 1.2 for spread in spreads.values()), spreads
+
+
+def test_tensor_parallelism_refuses_scores_with_parameters(tiny_model, tmp_path, monkeypatch):
+    for name, score in (("plain", None), ("learned", "general")):
+        tiny_model(cross_attention_score=score).save_pretrained(tmp_path / name)
+    monkeypatch.setattr(VaswaniForSeq2SeqLM, "_tp_size", 2)
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain")
+    message = (
+        "`tp_plan` must be left out: the parameters of the `attention_score` or `cross_attention_score` are not split "
+        "between devices."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "learned")
