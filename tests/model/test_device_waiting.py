@@ -1,4 +1,4 @@
-"""How often a step of the search waits for the device: for one stacked reading at most, which may be late."""
+"""How often the device is waited for: in a step of the search for one stacked reading, which may be late; in training never."""
 
 import traceback
 from collections import Counter
@@ -8,7 +8,7 @@ import torch
 from search_models import PREFIXES, SOURCES, batch_of, translator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vaswani_hf.model import beam_search_vaswani
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
@@ -78,7 +78,7 @@ def arguments(options, models, most=40, never_ends=False):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkeypatch):
     if as_on_a_gpu:
-        monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", ("cpu",))
+        monkeypatch.setattr(attention_vaswani, "WAITED_FOR", ("cpu",))
     take_step, before, waits = BeamSearch._take_step, [0], []
     waiting = Waiting(monkeypatch)
 
@@ -116,7 +116,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
             }
             found = []
             for devices in (("cuda",), ("cpu",)):
-                monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", devices)
+                monkeypatch.setattr(attention_vaswani, "WAITED_FOR", devices)
                 torch.manual_seed(0)
                 outputs = models[0].generate(**given)
                 found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
@@ -124,7 +124,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
 
 
 def test_the_search_is_late_only_where_a_step_more_has_no_effect(models, monkeypatch):
-    monkeypatch.setattr(beam_search_vaswani, "WAITED_FOR", ("cpu",))
+    monkeypatch.setattr(attention_vaswani, "WAITED_FOR", ("cpu",))
     make, late = BeamSearch.__init__, {}
 
     def noted(search, *args, **kwargs):
@@ -152,3 +152,30 @@ def test_drawing_is_that_of_pytorch():
         torch.manual_seed(5)
         probabilities = (log_probs + scores.unsqueeze(2)).flatten(1).softmax(dim=-1)
         assert torch.equal(found.parents * 11 + found.tokens, torch.multinomial(probabilities, number))
+
+
+PADDED = {"right": [[5, 6, 7, 2], [8, 2, 1, 1]], "left": [[5, 6, 7, 2], [1, 1, 8, 2]], "no": [[5, 6, 2], [8, 9, 2]]}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"position_embedding": "learned"}, {"norm_position": "pre", "label_smoothing": 0.0}]
+)
+@pytest.mark.parametrize("targets", PADDED)
+def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, monkeypatch):
+    labels = torch.tensor(PADDED[targets])
+    batch = {"input_ids": torch.tensor([[5, 9, 2], [7, 2, 1]]), "labels": labels.masked_fill(labels == 1, -100)}
+    batch["num_items_in_batch"] = torch.tensor(6)
+    for implementation in ("sdpa", "eager"):
+        model = tiny_model(**{"label_smoothing": 0.1} | fields).train()
+        model.set_attn_implementation(implementation)
+        found = []
+        for devices in ((), ("cpu",)):
+            monkeypatch.setattr(attention_vaswani, "WAITED_FOR", devices)
+            model.zero_grad()
+            with Waiting(monkeypatch) as waiting:
+                loss = model(**batch).loss
+                loss.backward()
+            found.append([loss, *(parameter.grad for parameter in model.parameters())])
+            # Where nobody waits for the device, its numbers are read.
+            assert (not waiting.places) == bool(devices), waiting.places
+        torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)

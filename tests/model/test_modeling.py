@@ -14,7 +14,7 @@ from transformers.masking_utils import eager_mask
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM, VaswaniModel
 from vaswani_hf.model.attention_vaswani import eager_attention_forward
-from vaswani_hf.model.layers_vaswani import sinusoids
+from vaswani_hf.model.layers_vaswani import dropout, sinusoids
 
 PAD, EOS = 1, 2
 # Source ids and labels; of different lengths, so that the batch of them is padded.
@@ -136,6 +136,26 @@ def test_dropout_is_where_the_paper_has_it(tiny_model, monkeypatch, norm_positio
     logits = model(input_ids=pad([source_ids]), decoder_input_ids=pad([target_ids])).logits[0]
     close(logits, HalvedReference(model.state_dict(), model.config).logits(source_ids, target_ids))
     assert not torch.allclose(logits, Reference(model.state_dict(), model.config).logits(source_ids, target_ids))
+
+
+@pytest.mark.parametrize(("shape", "p"), [((400, 1001), 0.1), ((7, 50_000), 0.3), ((3, 100_000), 0.999)])
+def test_dropout_on_a_processor_is_dropout(shape, p):
+    torch.manual_seed(3)
+    states = torch.full(shape, 2.0, dtype=torch.float64, requires_grad=True)
+    result = dropout(states, p, training=True)
+    kept = result != 0
+    # Three deviations of a count of so many draws.
+    assert kept.double().mean().item() == pytest.approx(1 - p, abs=3 * (p * (1 - p) / kept.numel()) ** 0.5)
+    torch.testing.assert_close(result[kept], torch.full_like(result[kept], 2 / (1 - p)), rtol=8e-3, atol=0)
+    # Neighbours are of one draw of 64 bits, and independent all the same.
+    pairs = (kept[:, 1:] & kept[:, :-1]).double().mean().item()
+    assert pairs == pytest.approx((1 - p) ** 2, abs=4 * (p * (1 - p) / kept.numel()) ** 0.5)
+    (gradient,) = torch.autograd.grad(result.sum(), states)
+    assert torch.equal(gradient * 2, result.detach())
+    torch.manual_seed(3)
+    assert torch.equal(dropout(states, p, training=True), result)
+    assert dropout(states, p, training=False) is states
+    assert dropout(states[:0], p, training=True).shape == (0, shape[1])
 
 
 @pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])

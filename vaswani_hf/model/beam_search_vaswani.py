@@ -19,13 +19,12 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
+from .attention_vaswani import is_waited_for
 from .configuration_vaswani import PACKAGE_PARTS
 from .incremental_decoding_vaswani import gather_beams
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
 NOTHING = -1e9
-# Devices that work on while others wait for their numbers.
-WAITED_FOR = ("cuda",)
 # Criteria that the search checks itself.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
@@ -123,10 +122,10 @@ class BeamSearch:
         self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
         self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
         # A device need not be waited for where a step more is without effect: no draws, outputs or parts of others.
-        is_own, is_waited_for = not (in_lock_step or processors or self.criteria), limits.device.type in WAITED_FOR
-        is_late = is_own and is_waited_for and not config.do_sample and "LateReading" in PACKAGE_PARTS
+        is_own, waits = not (in_lock_step or processors or self.criteria), is_waited_for(limits)
+        is_late = is_own and waits and not config.do_sample and "LateReading" in PACKAGE_PARTS
         self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
-        self.asks_first = not (config.do_sample or is_waited_for)
+        self.asks_first = not (config.do_sample or waits)
         best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
         self.choose = sample_candidates if config.do_sample else best()
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_tracing
 
-from .attention_vaswani import VaswaniAttention, is_untouched
+from .attention_vaswani import VaswaniAttention, is_untouched, is_waited_for
 from .configuration_vaswani import VaswaniConfig
 from .score_functions_vaswani import OTHER_SCORES
 
@@ -31,6 +31,25 @@ def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
 
 
+# What replaces it is called.
+_DROPOUT = nn.functional.dropout
+
+
+def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Dropout, Section 5.4: PyTorch's, or on a processor with masks that are drawn in a quarter of the time.
+
+    The generator is PyTorch's; p is rounded to 1/65,536, and what is kept is scaled by what is kept on average.
+    """
+    is_plain = states.device.type == "cpu" and not is_tracing(states) and nn.functional.dropout is _DROPOUT
+    if not (is_plain and training and p > 0):
+        return nn.functional.dropout(states, p, training)
+    # A draw of 64 bits, which takes as long as any, decides about four numbers.
+    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
+    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
+
+
 class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
@@ -40,7 +59,9 @@ class VaswaniLearnedPositions(nn.Embedding):
         Raises:
             ValueError: If a position has no row in the table.
         """
-        if position_ids.device.type != "meta" and not is_tracing(position_ids):
+        # In training, where nothing is cached, a device need not be waited for: no position is beyond the input.
+        is_within = self.training and is_waited_for(position_ids) and position_ids.shape[-1] <= self.num_embeddings
+        if not is_within and position_ids.device.type != "meta" and not is_tracing(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
                 raise ValueError(
@@ -84,13 +105,13 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq. (2)."""
         hidden_states = self.activation_fn(self.fc1(hidden_states))
-        hidden_states = nn.functional.dropout(hidden_states, p=self.activation_dropout, training=self.training)
+        hidden_states = dropout(hidden_states, self.activation_dropout, self.training)
         return self.fc2(hidden_states)
 
     def _add_and_norm(self, hidden_states: torch.Tensor, sublayer: Callable, norm: nn.LayerNorm) -> torch.Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; pre-norm: x + Dropout(Sublayer(LayerNorm(x)))."""
         output = sublayer(norm(hidden_states) if self.pre_norm else hidden_states)
-        hidden_states = hidden_states + nn.functional.dropout(output, p=self.dropout, training=self.training)
+        hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
 

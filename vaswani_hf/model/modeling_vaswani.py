@@ -27,10 +27,12 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
+from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, is_waited_for
+from .attention_vaswani import positions_of
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
+from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, dropout, require_one
+from .layers_vaswani import sinusoids
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
@@ -160,7 +162,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
         """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4: [B, T, D], for the first layer."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
-        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        return dropout(hidden_states, self.config.dropout, self.training)
 
     def _padding_is_end(self) -> bool:
         """`<pad>` and `</s>` are one class."""
@@ -178,8 +180,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         if pad is None or self._padding_is_end():
             return None
         mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
-        # While tracing nobody can look at the values, and the mask is always right.
-        if not is_tracing(mask) and mask.device.type != "meta" and bool((mask[:, 1:] <= mask[:, :-1]).all()):
+        # While tracing nobody can look at the values, elsewhere not without waiting; and the mask is always right.
+        is_unread = is_tracing(mask) or mask.device.type == "meta" or is_waited_for(mask)
+        if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
         return mask
 
