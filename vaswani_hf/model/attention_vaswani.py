@@ -23,17 +23,10 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
-from .window_vaswani import Blocks, additive_mask, has_gaps, is_near, window_mask
+from .window_vaswani import Blocks, additive_mask, has_gaps, is_near, is_waited_for, window_mask
 
-# The kinds of devices on which work is queued up, so that to read a number is to wait for all that was queued before.
-WAITED_FOR = ("cuda",)
 # Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
 Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def is_waited_for(tensor: torch.Tensor) -> bool:
-    """To read its numbers is to wait; a step of training never does."""
-    return tensor.device.type in WAITED_FOR
 
 
 class AttentionWatch:

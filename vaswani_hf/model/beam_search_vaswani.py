@@ -19,9 +19,9 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from .attention_vaswani import is_waited_for
 from .configuration_vaswani import PACKAGE_PARTS
 from .incremental_decoding_vaswani import gather_beams
+from .window_vaswani import is_waited_for
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
 NOTHING = -1e9

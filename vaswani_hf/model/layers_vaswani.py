@@ -14,9 +14,11 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_tracing
 
-from .attention_vaswani import VaswaniAttention, is_untouched, is_waited_for
+from .attention_vaswani import VaswaniAttention, is_untouched
 from .configuration_vaswani import VaswaniConfig
+from .loss_vaswani import dropout
 from .score_functions_vaswani import OTHER_SCORES
+from .window_vaswani import is_waited_for
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -29,25 +31,6 @@ def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model
     angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
-
-
-# What replaces it is called.
-_DROPOUT = nn.functional.dropout
-
-
-def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout, Section 5.4: PyTorch's, or on a processor with masks that are drawn in a quarter of the time.
-
-    The generator is PyTorch's; p is rounded to 1/65,536, and what is kept is scaled by what is kept on average.
-    """
-    is_plain = states.device.type == "cpu" and not is_tracing(states) and nn.functional.dropout is _DROPOUT
-    if not (is_plain and training and p > 0):
-        return nn.functional.dropout(states, p, training)
-    # A draw of 64 bits, which takes as long as any, decides about four numbers.
-    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    dropped = min(round(p * 2**16), 2**16 - 1)
-    kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
-    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped))
 
 
 class VaswaniLearnedPositions(nn.Embedding):

@@ -27,17 +27,15 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, is_waited_for
-from .attention_vaswani import positions_of
+from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
 from .configuration_vaswani import VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, dropout, require_one
-from .layers_vaswani import sinusoids
+from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
-from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, smoothed_cross_entropy
+from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
 from .score_functions_vaswani import UNFUSED_SCORES
-from .window_vaswani import decoding_cache
+from .window_vaswani import decoding_cache, is_waited_for
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.

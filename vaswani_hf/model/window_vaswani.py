@@ -17,6 +17,9 @@ from transformers.utils import is_tracing
 # Queries of a block at least: with fewer the kernels do more copying than computing.
 SMALLEST_BLOCK = 64
 
+# The kinds of devices on which work is queued up, so that to read a number is to wait for all that was queued before.
+WAITED_FOR = ("cuda",)
+
 
 def is_near(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` neighbourhood."""
@@ -97,6 +100,11 @@ def window_mask(
 def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
     near = attention.neighbourhood(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
+
+
+def is_waited_for(tensor: torch.Tensor) -> bool:
+    """To read its numbers is to wait; a step of training never does."""
+    return tensor.device.type in WAITED_FOR
 
 
 def has_gaps(real: torch.Tensor | None) -> bool:
