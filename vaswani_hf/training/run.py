@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig, PrinterCallback, set_seed
+from transformers import GenerationConfig, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
-from ..checkpoint.files import naming_the_folder, open_to_readers, step_of
+from ..checkpoint.files import RESULTS_FILE, STATE_FILE, naming_the_folder, open_to_readers, step_of
 from ..checkpoint.hub import HubError
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
@@ -27,7 +27,7 @@ from ..recipe.licenses import check_allowed
 from ..recipe.schema import PublishingSection
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, RunLogCallback, StopCallback
-from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of
+from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of, put_back_replaced, rotate_checkpoints
 from .processes import Processes
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
@@ -75,7 +75,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
-    checkpoint = processes.by_first(lambda: find_checkpoint(recipe, processes.count))
+    checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
     model = build_model(recipe, corpus)
@@ -94,6 +94,12 @@ def train(recipe: Recipe) -> dict[str, Any]:
     return read_results(folder)
 
 
+def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
+    with naming_the_folder(Path(recipe.output_dir)):
+        put_back_replaced(Path(recipe.output_dir))
+    return find_checkpoint(recipe, num_processes)
+
+
 def _prepare_folder(recipe: Recipe) -> None:
     _check_reporters(recipe.training.report_to)
     publishing = recipe.publishing
@@ -108,7 +114,8 @@ def _prepare_folder(recipe: Recipe) -> None:
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    folder, new_tokenizers = Path(recipe.output_dir), checkpoint is None and processes.is_first
+    # Those of a checkpoint are as they were saved.
+    folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
@@ -117,8 +124,12 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
     if checkpoint is not None:
         refuse_other_data(recipe, checkpoint, trainer.corpus.digest)
         refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
-    with naming_the_folder(Path(recipe.output_dir)):
+    folder = Path(recipe.output_dir)
+    with naming_the_folder(folder):
         record_recipe(recipe, trainer.corpus.reports)
+        if checkpoint is not None:
+            # The run may have been killed between a save and this.
+            rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
 
 
 def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -282,6 +293,8 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
     model.save_pretrained(staging)
     open_to_readers(staging)
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
+    # Those of an earlier end are not those of these weights.
+    (folder / RESULTS_FILE).unlink(missing_ok=True)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
