@@ -1,15 +1,16 @@
-"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite, or for want of progress.
+"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite or explodes, or for want of progress.
 
 The callback that pushes checkpoints is in publish/during_training.py.
 """
 
 import json
+import math
 import signal
 import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,8 @@ from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..recipe.schema import TrainingSection
-from .checkpoints import has_lost_patience
+from .checkpoints import delete_between, has_lost_patience
+from .explosion import Explosion
 from .trainer import VaswaniTrainer
 
 # A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
@@ -112,9 +114,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class StopCallback(TrainerCallback):
-    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite.
+    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite or explodes.
 
-    All processes decide alike, from flags that are reduced over them on their device. The flags of a step are read one
+    All processes decide alike, from numbers that are summed over them on their device. Those of a step are read one
     step later, so that a GPU always has a step in hand, but before anything is saved.
 
     Args:
@@ -145,17 +147,30 @@ class StopCallback(TrainerCallback):
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.handlers[number] = signal.signal(number, self._handle)
 
+        logged = [row["loss"] for row in state.log_history if "loss" in row]
+        uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
+        self.explosion = Explosion(uniform, state.max_steps, logged)
+
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
         while self.pending and (self._is_here() or self._is_due(control)):
             step, flags, arrival = self.pending.popleft()
             if arrival is not None:
                 arrival.synchronize()
-            diverged, number = flags.tolist()
+            diverged, loss, number = flags.tolist()
             if diverged:
-                raise self.trainer.divergence("The loss or the gradient", step)
+                self._end(f"The loss or the gradient of step {step:,} is not finite", step)
+            if self.explosion.is_at(step, loss / args.world_size):
+                self._end(self.explosion.described(step), step)
+            self.trainer.suspect_since = self.explosion.since
             if number:
                 control.should_save = control.should_training_stop = True
+
+    def _end(self, what: str, step: int) -> NoReturn:
+        first_bad = self.explosion.since or step
+        if self.trainer.is_world_process_zero():
+            delete_between(Path(self.trainer.args.output_dir), first_bad, step)
+        raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _is_here(self) -> bool:
         return len(self.pending) > 1 or self.pending[0][2] is None
@@ -164,10 +179,10 @@ class StopCallback(TrainerCallback):
         return control.should_save or control.should_evaluate or control.should_log or control.should_training_stop
 
     def _send(self, step: int) -> None:
-        diverged = self.trainer.take_divergence()
-        flags = torch.stack([diverged, torch.full_like(diverged, self.received)])
+        losses = self.trainer.take_losses()
+        flags = torch.cat([losses, torch.full_like(losses[:1], self.received)])
         if self.trainer.args.world_size > 1:
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
+            dist.all_reduce(flags)
         arrival = None
         if flags.is_cuda:
             flags, arrival = flags.to("cpu", non_blocking=True), torch.cuda.Event()

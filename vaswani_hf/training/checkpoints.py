@@ -67,14 +67,32 @@ def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerSt
     if best and best not in kept:
         # It takes the place of the oldest.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
+    # One whose manifest is damaged is named at the end.
+    is_of_use = {
+        checkpoint
+        for checkpoint in checkpoints
+        if damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
+    }
+    _delete(folder, [checkpoint for checkpoint in checkpoints if checkpoint not in {*kept, *is_of_use}])
+
+
+def delete_between(folder: Path, first: int, last: int) -> None:
+    """Deletes the checkpoints of some steps, which a run should not go on from.
+
+    Args:
+        folder (Path): The output folder of the run.
+        first (int): The first step.
+        last (int): The last step.
+    """
+    _delete(folder, [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first])
+
+
+def _delete(folder: Path, checkpoints: list[Path]) -> None:
     staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        # One whose manifest is damaged is named at the end.
-        is_of_use = damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
-        if checkpoint not in kept and not is_of_use:
-            # No checkpoint is ever half there.
-            staging.mkdir(exist_ok=True)
-            os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
+        # None is ever half there.
+        staging.mkdir(exist_ok=True)
+        os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
     shutil.rmtree(staging, ignore_errors=True)
 
 

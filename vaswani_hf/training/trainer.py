@@ -35,7 +35,7 @@ from .sharding import prepare_sharding, whole_model
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or no number at all; the message says where and what to try."""
+    """The loss or the gradient became infinite or no number at all, or exploded; the message says where and what to try."""
 
 
 def _own_generator() -> torch.Generator:
@@ -78,7 +78,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # Numbers of the device are read when they are logged, which a GPU need not wait for.
         self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
+        self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
+        # The first step of losses that are too high, if the last one was.
+        self.suspect_since: int | None = None
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
         self.train_batches = self._train_batches(checkpoint)
@@ -144,9 +147,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return batches, num_items
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
-        """The loss of one batch, which `take_divergence` judges later."""
+        """The loss of one batch, which `take_losses` gives away."""
         loss = super().training_step(*args, **kwargs)
-        self.finite_if_finite = self.finite_if_finite + loss
+        self.loss_of_step = self.loss_of_step + loss
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -157,27 +160,29 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.finite_if_finite = self.finite_if_finite + whole
         return norm
 
-    def take_divergence(self) -> torch.Tensor:
-        """A float32 scalar on the device: 1 if a loss or gradient since the last call is not finite, else 0."""
-        total = torch.as_tensor(self.finite_if_finite, dtype=torch.float32, device=self.args.device)
-        self.finite_if_finite = 0.0
-        return 1.0 - torch.isfinite(total).float()
+    def take_losses(self) -> torch.Tensor:
+        """float32 [2] on the device: 1 if a loss or gradient since the last call is not finite, else 0; the summed losses."""
+        loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
+        diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
+        self.loss_of_step = self.finite_if_finite = 0.0
+        return torch.stack([diverged, loss])
 
-    def divergence(self, what: str, step: int) -> DivergedRunError:
-        """The error that ends a run whose loss or gradient is not finite.
+    def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
+        """The error that ends a run whose loss or gradient is not finite, or has exploded.
 
         Args:
-            what (str): What is not finite.
+            what (str): What happened.
             step (int): The step, from 1 on.
+            good_until (int): The last step at which the run was well.
 
         Returns:
             DivergedRunError: To be raised.
         """
-        training, last = self.training, checkpoints_until(self.args.output_dir, step - 1)[-1:]
+        training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = learning_rate(step, self.model.config.d_model, training.warmup_steps, training.learning_rate_factor)
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
         return DivergedRunError(
-            f"{what} of step {step:,} is not finite, at a learning rate of {rate:.2e}; {saved}. Try a lower "
+            f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
             "`training.learning_rate_factor`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
             f"{' or `training.bf16: false`' if training.bf16 else ''}, in another `--output_dir`."
         )
@@ -217,7 +222,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "training_pairs": self.corpus.digest,
         }
         publish_checkpoint(staged, folder, facts)
-        rotate_checkpoints(folder, self.training, self.state)
+        if self.suspect_since is None:
+            # What may be bad displaces nothing that is good.
+            rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
@@ -228,7 +235,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         shares = self.processes.gather((nats, tokens))
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
         if not math.isfinite(loss):
-            raise self.divergence("The validation loss", self.state.global_step)
+            step = self.state.global_step
+            what = f"The validation loss of step {step:,} is not finite"
+            raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         if self.evaluation.validation_bleu:
             metrics |= self._validation_scores(model)
