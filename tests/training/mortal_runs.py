@@ -1,9 +1,11 @@
 """Runs in processes of their own that tests kill: at a step, between two changes of the run's folder, or at any time."""
 
 import functools
+import hashlib
 import io
 import multiprocessing
 import os
+import pkgutil
 import re
 import signal
 import socket
@@ -27,9 +29,9 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chm
 
 
 class Moment(NamedTuple):
-    """A process of a run and a moment of it: prepares the process, and is told to by `fail_at` and others."""
+    """A process of a run, or all of them for None, and what prepares it for its moment, in the folder of the run."""
 
-    rank: int
+    rank: int | None
     arrange: Callable[[str], None]
 
 
@@ -91,6 +93,39 @@ def _fail_at_change(change, folder):
     sys.addaudithook(watch)
 
 
+def slow_at(owner: str, name: str) -> Moment:
+    """All processes write a file "RUN.slow" and take a minute where this function of a module or class is called first."""
+    return Moment(None, functools.partial(_be_slow, owner, name))
+
+
+def _be_slow(owner, name, folder):
+    place = pkgutil.resolve_name(owner)
+    before, called = getattr(place, name), []
+
+    def slow(*args, **kwargs):
+        if not called:
+            called.append(True)
+            Path(f"{folder}.slow").touch()
+            for _ in range(1200):
+                time.sleep(0.05)
+        return before(*args, **kwargs)
+
+    setattr(place, name, slow)
+
+
+def stuck_at(owner: str, name: str) -> Moment:
+    """The same, in one call of a library in another language, which no signal reaches."""
+    return Moment(None, functools.partial(_be_stuck, owner, name))
+
+
+def _be_stuck(owner, name, folder):
+    def stuck(*args, **kwargs):
+        Path(f"{folder}.slow").touch()
+        hashlib.pbkdf2_hmac("sha512", b"", b"", 60_000_000)
+
+    setattr(pkgutil.resolve_name(owner), name, stuck)
+
+
 class Life(NamedTuple):
     """The processes of a run from a start to an end, and where they write what they say."""
 
@@ -139,7 +174,7 @@ def live(recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment
         output.unlink(missing_ok=True)
     started = []
     for rank, output in enumerate(outputs):
-        mine = moment if moment and moment.rank == rank else None
+        mine = moment if moment and moment.rank in (rank, None) else None
         arguments = (words, folder, output, rank, processes, port, mine)
         started.append(context.Process(target=_live, args=arguments))
         started[-1].start()

@@ -5,8 +5,6 @@ The callback that pushes checkpoints is in publish/during_training.py.
 
 import json
 import math
-import signal
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -17,13 +15,11 @@ import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
 from .checkpoints import delete_between, has_lost_patience
 from .explosion import Explosion
 from .trainer import VaswaniTrainer
-
-# A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
-SECONDS_OF_ONE_SIGNAL = 2.0
 
 
 class RunLogCallback(TrainerCallback):
@@ -113,6 +109,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class NothingLeftError(Exception):
+    """The run ends where its checkpoint is."""
+
+
 class StopCallback(TrainerCallback):
     """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite or explodes.
 
@@ -121,35 +121,38 @@ class StopCallback(TrainerCallback):
 
     Args:
         trainer (VaswaniTrainer): The trainer.
+        checkpoint (Path, optional): The checkpoint that the run continues from.
     """
 
-    def __init__(self, trainer: VaswaniTrainer):
-        self.trainer = trainer
-        self.received = 0
-        self.first_came = 0.0
-        self.handlers: dict[int, Any] = {}
-        # The steps whose flags are on their way, the flags, and the event that says that they are here.
+    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
+        self.trainer, self.checkpoint = trainer, checkpoint
+        # The steps whose numbers are on their way, the numbers, and the event that says that they are here.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
-    def _handle(self, number: int, frame: Any) -> None:
-        if not self.received:
-            self.received, self.first_came = number, time.monotonic()
-            if self.trainer.is_world_process_zero():
-                name = signal.Signals(number).name
-                print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
-        elif time.monotonic() - self.first_came > SECONDS_OF_ONE_SIGNAL:
-            self.restore()
-            signal.raise_signal(number)
-
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Python handles signals in its main thread only.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.handlers[number] = signal.signal(number, self._handle)
+        """Judges the losses from here on, and validates where a signal has kept the run from it.
 
+        Raises:
+            NothingLeftError: If nothing is left to train then.
+        """
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
         self.explosion = Explosion(uniform, state.max_steps, logged)
+        if self.checkpoint is not None and not facts_of(self.checkpoint).get("validated", True):
+            self._validate_again(args, state, control)
+            if state.global_step >= state.max_steps or control.should_training_stop:
+                raise NothingLeftError
+
+    def _validate_again(self, args, state, control) -> None:
+        # What a signal has kept the run from, after the step of its checkpoint.
+        trainer, step = self.trainer, state.global_step
+        trainer._load_rng_state(str(self.checkpoint))
+        trainer.evaluate()
+        is_due = step % trainer.training.save_steps == 0 or step >= state.max_steps
+        if is_due or trainer.validation_is_due:
+            trainer._save_checkpoint(trainer.model, None)
+            trainer.callback_handler.on_save(args, state, control)
+        control.should_training_stop |= trainer.validation_is_due
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
@@ -180,7 +183,7 @@ class StopCallback(TrainerCallback):
 
     def _send(self, step: int) -> None:
         losses = self.trainer.take_losses()
-        flags = torch.cat([losses, torch.full_like(losses[:1], self.received)])
+        flags = torch.cat([losses, torch.full_like(losses[:1], self.trainer.stop.received)])
         if self.trainer.args.world_size > 1:
             dist.all_reduce(flags)
         arrival = None
@@ -188,11 +191,6 @@ class StopCallback(TrainerCallback):
             flags, arrival = flags.to("cpu", non_blocking=True), torch.cuda.Event()
             arrival.record()
         self.pending.append((step, flags, arrival))
-
-    def restore(self) -> None:
-        """Gives the signals back to whom they were."""
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
 
 
 class EarlyStoppingCallback(TrainerCallback):

@@ -8,6 +8,7 @@ import math
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, 
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, whole_model
+from .stopping import Interrupt, Stop
 
 
 class DivergedRunError(Exception):
@@ -82,6 +84,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.finite_if_finite: Any = 0.0
         # The first step of losses that are too high, if the last one was.
         self.suspect_since: int | None = None
+        self.stop = Stop()
+        # A signal came before the validation of this step was done.
+        self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
         self.train_batches = self._train_batches(checkpoint)
@@ -192,6 +197,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir)
         self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
         self.args.output_dir = str(folder / STAGING_FOLDER)
+        self.stop.is_saving = True
         try:
             # Each process writes the state of its generators.
             save = super()._save_checkpoint
@@ -204,6 +210,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             raise
         finally:
             self.args.output_dir = str(folder)
+            self.stop.is_saving = False
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
@@ -215,7 +222,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         facts = {
             "step": step,
             # One that is saved for a signal, or at the end of a run that is made longer afterwards, is not.
-            "scheduled": step % self.training.save_steps == 0,
+            "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
+            "validated": not self.validation_is_due,
             "processes": self.args.world_size,
             "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
             "target_tokens": int(self.target_tokens_seen),
@@ -231,16 +239,20 @@ class VaswaniTrainer(Seq2SeqTrainer):
         start = time.perf_counter()
         # Processes may have unequally many batches, which they could not compute together.
         model = whole_model(self.accelerator.unwrap_model(self.model))
-        nats, tokens = negative_log_likelihood(model, self._validation_batches())
-        shares = self.processes.gather((nats, tokens))
+        shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+        if not shares:
+            return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
         if not math.isfinite(loss):
             step = self.state.global_step
             what = f"The validation loss of step {step:,} is not finite"
             raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
-        if self.evaluation.validation_bleu:
-            metrics |= self._validation_scores(model)
+        if self.evaluation.validation_bleu and self.corpus.validation_text is not None:
+            shares = self._shares(lambda: self._translated(model, self.corpus.validation_text))
+            if not shares:
+                return {}
+            metrics |= self._validation_scores(shares, self.corpus.validation_text)
         metrics["seconds"] = time.perf_counter() - start
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(dict(metrics))
@@ -258,19 +270,32 @@ class VaswaniTrainer(Seq2SeqTrainer):
             generator=_own_generator(),
         )
 
-    def _validation_scores(self, model: VaswaniForSeq2SeqLM) -> dict[str, float]:
-        evaluation, pairs = self.evaluation, self.corpus.validation_text
-        if pairs is None:
-            return {}
-        was_training = model.training
+    def _shares(self, compute: Callable[[], Any]) -> list[Any]:
+        """What all processes compute of a validation; nothing where a signal came to one, which then saves and ends all."""
+        was_training = self.model.training
+        try:
+            with self.stop.ending_at_once(self.stop.sentence):
+                share = compute()
+        except Interrupt:
+            share = None
+        self.model.train(was_training)
+        shares = self.processes.gather(share)
+        self.validation_is_due = any(share is None for share in shares)
+        if self.validation_is_due:
+            self.control.should_save = self.control.should_training_stop = True
+            return []
+        return shares
+
+    def _translated(self, model: VaswaniForSeq2SeqLM, pairs: Any) -> list[tuple[int, str]]:
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
-        translated = translator.translate(
-            pairs[shares]["source"], tokens_per_batch=evaluation.tokens_per_batch, num_beams=1
-        )
-        gathered = self.processes.gather(list(zip(shares, translated, strict=True)))
-        ordered = sorted(pair for share in gathered for pair in share)
-        model.train(was_training)
+        budget = self.evaluation.tokens_per_batch
+        translated = translator.translate(pairs[shares]["source"], tokens_per_batch=budget, num_beams=1)
+        return list(zip(shares, translated, strict=True))
+
+    def _validation_scores(self, shares: list[list[tuple[int, str]]], pairs: Any) -> dict[str, float]:
+        evaluation = self.evaluation
+        ordered = sorted(pair for share in shares for pair in share)
         scores = score_translations(
             [translation for _, translation in ordered],
             [target.strip() for target in pairs["target"]],
