@@ -2,7 +2,6 @@
 
 import functools
 import json
-import multiprocessing
 import os
 import time
 from datetime import timedelta
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from accelerate import PartialState
+from mortal_runs import forking_server
 
 import vaswani_hf.data.corpus
 from vaswani_hf.recipe import load_recipe
@@ -20,9 +20,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 def in_two_processes(function, folder: Path, *, backend: str, seconds: int = 60) -> list:
     """What a function of this module gives in each of two processes, whose default group gives up after so many seconds."""
-    # A server that has imported this module forks them: the process of the tests has threads, which no fork survives.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context = forking_server()
     meet = functools.partial(_meet, function, folder, backend, seconds)
     processes = [context.Process(target=meet, args=(rank,)) for rank in range(2)]
     for process in processes:

@@ -351,7 +351,7 @@ def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(run, at
             run("run")
         assert raised.type is InterruptedRunError
         assert names(tmp_path / "run") == ["checkpoint-3"]
-        monkeypatch.setattr("vaswani_hf.training.callbacks.SECONDS_OF_ONE_SIGNAL", -1)
+        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", -1)
         at_step(5, signal_twice)
         with pytest.raises(KeyboardInterrupt):
             run("run", "--resume", "true")

@@ -1,4 +1,5 @@
-"""The manifest of a checkpoint: the size and hash of each file. It is written last, so that it is there only if all is."""
+"""The manifest of a checkpoint: the size and hash of each file, and of itself. It is written last, so that it is there only
+if all is."""
 
 import hashlib
 import json
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .files import MANIFEST_FILE, write_whole
+
+# A manifest without a hash of itself says no more than this.
+_EARLIER = frozenset("step scheduled processes gradient_accumulation_steps target_tokens training_pairs files".split())
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -37,7 +41,28 @@ def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> byt
         bytes: JSON.
     """
     described = {name: _describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
-    return (json.dumps({**facts, "files": described}, indent=2) + "\n").encode()
+    return _with_hash({**facts, "files": described})
+
+
+def _with_hash(content: dict[str, Any]) -> bytes:
+    sha256 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return (json.dumps({**content, "sha256": sha256}, indent=2) + "\n").encode()
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What a manifest says, without the hash of itself.
+
+    Raises:
+        ValueError: If it is not as it was written.
+    """
+    text = (folder / MANIFEST_FILE).read_bytes()
+    content = json.loads(text)
+    if isinstance(content, dict):
+        is_earlier = "sha256" not in content and content.keys() <= _EARLIER
+        content.pop("sha256", None)
+        if is_earlier or text == _with_hash(content):
+            return content
+    raise ValueError(f"{MANIFEST_FILE} is damaged")
 
 
 def _describe(file: Path | bytes) -> dict[str, Any]:
@@ -55,9 +80,11 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
     Returns:
         dict: As they were given to `seal`.
+
+    Raises:
+        ValueError: If the manifest is damaged.
     """
-    content = json.loads((folder / MANIFEST_FILE).read_bytes())
-    return {name: value for name, value in content.items() if name != "files"}
+    return {name: value for name, value in _read(folder).items() if name != "files"}
 
 
 def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
@@ -65,14 +92,15 @@ def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
 
     Args:
         folder (Path): The checkpoint.
-        names (Iterable, optional): The files to compare, all by default.
+        names (Iterable, optional): The files to compare, all by default; the manifest always.
 
     Returns:
         str: The file and what is wrong with it; None for a whole checkpoint.
     """
     try:
-        expected = json.loads((folder / MANIFEST_FILE).read_bytes())["files"]
-        wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in names or expected}
+        expected = _read(folder)["files"]
+        chosen = expected if names is None else names
+        wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
         return f"{MANIFEST_FILE}, which is written last, is missing: an earlier version or an unfinished copy left it"
     except (OSError, ValueError, TypeError, KeyError):

@@ -1,27 +1,25 @@
-"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite, or for want of progress.
+"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite or explodes, or for want of progress.
 
 The callback that pushes checkpoints is in publish/during_training.py.
 """
 
 import json
-import signal
-import threading
+import math
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
-from .checkpoints import has_lost_patience
+from .checkpoints import delete_between, has_lost_patience
+from .explosion import Explosion
 from .trainer import VaswaniTrainer
-
-# A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
-SECONDS_OF_ONE_SIGNAL = 2.0
 
 
 class RunLogCallback(TrainerCallback):
@@ -111,39 +109,50 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class StopCallback(TrainerCallback):
-    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite.
+class NothingLeftError(Exception):
+    """The run ends where its checkpoint is."""
 
-    All processes decide alike, from flags that are reduced over them on their device. The flags of a step are read one
+
+class StopCallback(TrainerCallback):
+    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite or explodes.
+
+    All processes decide alike, from numbers that are summed over them on their device. Those of a step are read one
     step later, so that a GPU always has a step in hand, but before anything is saved.
 
     Args:
         trainer (VaswaniTrainer): The trainer.
+        checkpoint (Path, optional): The checkpoint that the run continues from.
     """
 
-    def __init__(self, trainer: VaswaniTrainer):
-        self.trainer = trainer
-        self.received = 0
-        self.first_came = 0.0
-        self.handlers: dict[int, Any] = {}
-        # The steps whose flags are on their way, the flags, and the event that says that they are here.
+    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
+        self.trainer, self.checkpoint = trainer, checkpoint
+        # The steps whose numbers are on their way, the numbers, and the event that says that they are here.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
-    def _handle(self, number: int, frame: Any) -> None:
-        if not self.received:
-            self.received, self.first_came = number, time.monotonic()
-            if self.trainer.is_world_process_zero():
-                name = signal.Signals(number).name
-                print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
-        elif time.monotonic() - self.first_came > SECONDS_OF_ONE_SIGNAL:
-            self.restore()
-            signal.raise_signal(number)
-
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Python handles signals in its main thread only.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.handlers[number] = signal.signal(number, self._handle)
+        """Judges the losses from here on, and validates where a signal has kept the run from it.
+
+        Raises:
+            NothingLeftError: If nothing is left to train then.
+        """
+        logged = [row["loss"] for row in state.log_history if "loss" in row]
+        uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
+        self.explosion = Explosion(uniform, state.max_steps, logged)
+        if self.checkpoint is not None and not facts_of(self.checkpoint).get("validated", True):
+            self._validate_again(args, state, control)
+            if state.global_step >= state.max_steps or control.should_training_stop:
+                raise NothingLeftError
+
+    def _validate_again(self, args, state, control) -> None:
+        # What a signal has kept the run from, after the step of its checkpoint.
+        trainer, step = self.trainer, state.global_step
+        trainer._load_rng_state(str(self.checkpoint))
+        trainer.evaluate()
+        is_due = step % trainer.training.save_steps == 0 or step >= state.max_steps
+        if is_due or trainer.validation_is_due:
+            trainer._save_checkpoint(trainer.model, None)
+            trainer.callback_handler.on_save(args, state, control)
+        control.should_training_stop |= trainer.validation_is_due
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
@@ -151,11 +160,20 @@ class StopCallback(TrainerCallback):
             step, flags, arrival = self.pending.popleft()
             if arrival is not None:
                 arrival.synchronize()
-            diverged, number = flags.tolist()
+            diverged, loss, number = flags.tolist()
             if diverged:
-                raise self.trainer.divergence("The loss or the gradient", step)
+                self._end(f"The loss or the gradient of step {step:,} is not finite", step)
+            if self.explosion.is_at(step, loss / args.world_size):
+                self._end(self.explosion.described(step), step)
+            self.trainer.suspect_since = self.explosion.since
             if number:
                 control.should_save = control.should_training_stop = True
+
+    def _end(self, what: str, step: int) -> NoReturn:
+        first_bad = self.explosion.since or step
+        if self.trainer.is_world_process_zero():
+            delete_between(Path(self.trainer.args.output_dir), first_bad, step)
+        raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _is_here(self) -> bool:
         return len(self.pending) > 1 or self.pending[0][2] is None
@@ -164,20 +182,15 @@ class StopCallback(TrainerCallback):
         return control.should_save or control.should_evaluate or control.should_log or control.should_training_stop
 
     def _send(self, step: int) -> None:
-        diverged = self.trainer.take_divergence()
-        flags = torch.stack([diverged, torch.full_like(diverged, self.received)])
+        losses = self.trainer.take_losses()
+        flags = torch.cat([losses, torch.full_like(losses[:1], self.trainer.stop.received)])
         if self.trainer.args.world_size > 1:
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
+            dist.all_reduce(flags)
         arrival = None
         if flags.is_cuda:
             flags, arrival = flags.to("cpu", non_blocking=True), torch.cuda.Event()
             arrival.record()
         self.pending.append((step, flags, arrival))
-
-    def restore(self) -> None:
-        """Gives the signals back to whom they were."""
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
 
 
 class EarlyStoppingCallback(TrainerCallback):

@@ -15,6 +15,7 @@ from ..recipe.schema import TrainingSection
 
 # A checkpoint is written into this folder of the run; what is left in it was not written to its end.
 STAGING_FOLDER = ".saving"
+_REPLACED = ".replaced"
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
@@ -29,11 +30,22 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     seal(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # A damaged one, which the run had to go back behind.
-        replaced = staged.with_name(f"{staged.name}.replaced")
-        os.replace(final, replaced)
+        # A damaged one, which the run had to go back behind, or one whose validation was interrupted.
+        os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+
+
+def put_back_replaced(folder: Path) -> None:
+    """Puts a checkpoint back into its place that was about to be replaced when the run was killed.
+
+    Args:
+        folder (Path): The output folder of the run.
+    """
+    for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
+        place = folder / replaced.name.removesuffix(_REPLACED)
+        if not place.exists():
+            os.replace(replaced, place)
 
 
 def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerState) -> None:
@@ -55,9 +67,33 @@ def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerSt
     if best and best not in kept:
         # It takes the place of the oldest.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
+    # One whose manifest is damaged is named at the end.
+    is_of_use = {
+        checkpoint
+        for checkpoint in checkpoints
+        if damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
+    }
+    _delete(folder, [checkpoint for checkpoint in checkpoints if checkpoint not in {*kept, *is_of_use}])
+
+
+def delete_between(folder: Path, first: int, last: int) -> None:
+    """Deletes the checkpoints of some steps, which a run should not go on from.
+
+    Args:
+        folder (Path): The output folder of the run.
+        first (int): The first step.
+        last (int): The last step.
+    """
+    _delete(folder, [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first])
+
+
+def _delete(folder: Path, checkpoints: list[Path]) -> None:
+    staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        if checkpoint not in kept:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        # None is ever half there.
+        staging.mkdir(exist_ok=True)
+        os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 def best_checkpoint(
@@ -112,7 +148,7 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
         try:
             if facts_of(checkpoint).get("scheduled"):
                 found.append(checkpoint)
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError):
             continue
     return found
 
@@ -132,7 +168,8 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
         ValueError: If there is none.
     """
     last = folder / f"checkpoint-{step}"
-    until = checkpoints_until(folder, step - 1)
+    # Whether one was scheduled is in its manifest.
+    until = [checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])]
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
@@ -177,8 +214,8 @@ def number_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def _is_damaged(checkpoint: Path) -> bool:
-    fault = damage(checkpoint, weight_files(checkpoint))
+def _is_damaged(checkpoint: Path, names: list[str] | None = None) -> bool:
+    fault = damage(checkpoint, weight_files(checkpoint) if names is None else names)
     if fault:
         print(f"'{checkpoint}' takes no part in the final weights: {fault}", flush=True)
     return fault is not None

@@ -3,19 +3,23 @@
 An earlier run is found in resume.py, the optimisation is in trainer.py, and what a run says of itself in results.py.
 """
 
+import contextlib
 import dataclasses
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig, PrinterCallback, set_seed
+from transformers import GenerationConfig, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
-from ..checkpoint.files import naming_the_folder, open_to_readers, step_of
+from ..checkpoint.files import RESULTS_FILE, STATE_FILE, checkpoints_in, naming_the_folder, open_to_readers, step_of
 from ..checkpoint.hub import HubError
+from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
 from ..model.configuration_vaswani import VaswaniConfig
@@ -26,8 +30,8 @@ from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
 from ..recipe.schema import PublishingSection
 from .averaging import average_checkpoints
-from .callbacks import EarlyStoppingCallback, RunLogCallback, StopCallback
-from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of
+from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
+from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of, put_back_replaced, rotate_checkpoints
 from .processes import Processes
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
@@ -39,10 +43,19 @@ from .resume import (
     refuse_other_data,
     stopped_early,
 )
+from .stopping import INTERRUPTED, Interrupt, Stop
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
 # The checkpoint of a finished run is written into this folder of it first.
 FINAL_STAGING_FOLDER = ".staging"
+
+
+# What gloo and NCCL say of a process that is no more there.
+_LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|[Bb]roken pipe|gloo|NCCL|Socket"
+
+
+class LostProcessError(Exception):
+    """Another process of the run is no more there."""
 
 
 class InterruptedRunError(Exception):
@@ -61,9 +74,41 @@ def train(recipe: Recipe) -> dict[str, Any]:
         dict: The content of results.json.
 
     Raises:
-        InterruptedRunError: If a signal ended the training early.
+        InterruptedRunError: If a signal ended the run early.
     """
-    processes = Processes()
+    processes, stop = Processes(), Stop()
+    try:
+        with stop.listening(processes), stop.ending_at_once(lambda: _interruption(recipe)), _naming_lost(recipe, stop):
+            return _train(recipe, processes, stop)
+    except Interrupt:
+        if not processes.is_first:
+            sys.exit(INTERRUPTED)
+        raise InterruptedRunError(_interruption(recipe)) from None
+
+
+@contextlib.contextmanager
+def _naming_lost(recipe: Recipe, stop: Stop) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.search(_LOST_PROCESS, str(error)):
+            raise
+        if stop.received:
+            # Another process was the first to end.
+            raise Interrupt from error
+        raise LostProcessError(
+            f"Another process of the run in '{recipe.output_dir}' has ended, and this one with it; look why, and continue with "
+            "`--resume true`."
+        ) from error
+
+
+def _interruption(recipe: Recipe) -> str:
+    newest = checkpoints_in(recipe.output_dir)[-1:]
+    place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
+    return f"The run was interrupted, {place}; continue with `--resume true`."
+
+
+def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
     folder, training, publishing = Path(recipe.output_dir), recipe.training, recipe.publishing
     if training.resume and publishing.hub_model_id:
         repo_id = publishing.hub_model_id
@@ -75,23 +120,34 @@ def train(recipe: Recipe) -> dict[str, Any]:
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
-    checkpoint = processes.by_first(lambda: find_checkpoint(recipe, processes.count))
+    checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
     model = build_model(recipe, corpus)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
+    trainer.stop = stop
     add_callbacks(trainer, publishing)
     processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint))
-    if checkpoint is None or not (
-        step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, training)
-    ):
+    if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.by_first(lambda: finish_run(recipe, trainer))
     if processes.is_first:
         # The other processes need not wait for a push.
         push_result(recipe.output_dir, publishing)
     return read_results(folder)
+
+
+def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
+    if checkpoint is None or not facts_of(checkpoint).get("validated", True):
+        return False
+    return step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, trainer.training)
+
+
+def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
+    with naming_the_folder(Path(recipe.output_dir)):
+        put_back_replaced(Path(recipe.output_dir))
+    return find_checkpoint(recipe, num_processes)
 
 
 def _prepare_folder(recipe: Recipe) -> None:
@@ -108,7 +164,8 @@ def _prepare_folder(recipe: Recipe) -> None:
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    folder, new_tokenizers = Path(recipe.output_dir), checkpoint is None and processes.is_first
+    # Those of a checkpoint are as they were saved.
+    folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
@@ -117,8 +174,12 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
     if checkpoint is not None:
         refuse_other_data(recipe, checkpoint, trainer.corpus.digest)
         refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
-    with naming_the_folder(Path(recipe.output_dir)):
+    folder = Path(recipe.output_dir)
+    with naming_the_folder(folder):
         record_recipe(recipe, trainer.corpus.reports)
+        if checkpoint is not None:
+            # The run may have been killed between a save and this.
+            rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
 
 
 def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -219,27 +280,26 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         InterruptedRunError: If a signal ended the training early.
         DivergedRunError: If a loss or a gradient was not finite.
     """
-    stop = StopCallback(trainer)
-    trainer.add_callback(stop)
+    trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device.type
         print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device}", flush=True)
     try:
-        with naming_the_folder(Path(trainer.args.output_dir)):
+        with trainer.stop.saving_first(), naming_the_folder(Path(trainer.args.output_dir)):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except NothingLeftError:
+        pass
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
         # All processes end, and the first one says why.
         sys.exit(1)
-    finally:
-        stop.restore()
     # All wait here: the first process may be pushing its last checkpoint, and where one ends, a launcher ends the others. A
     # signal may have come after the last step.
-    if any(trainer.processes.gather(stop.received)):
+    if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
         raise InterruptedRunError(
             f"Interrupted after step {trainer.state.global_step}, which is saved in '{trainer.args.output_dir}'; continue "
             "with `--resume true`."
@@ -282,6 +342,8 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
     model.save_pretrained(staging)
     open_to_readers(staging)
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
+    # Those of an earlier end are not those of these weights.
+    (folder / RESULTS_FILE).unlink(missing_ok=True)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import math
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, 
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, whole_model
+from .stopping import Interrupt, Stop
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or no number at all; the message says where and what to try."""
+    """The loss or the gradient became infinite or no number at all, or exploded; the message says where and what to try."""
 
 
 def _own_generator() -> torch.Generator:
@@ -78,7 +80,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # Numbers of the device are read when they are logged, which a GPU need not wait for.
         self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
+        self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
+        # The first step of losses that are too high, if the last one was.
+        self.suspect_since: int | None = None
+        self.stop = Stop()
+        # A signal came before the validation of this step was done.
+        self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
         self.train_batches = self._train_batches(checkpoint)
@@ -144,9 +152,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return batches, num_items
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
-        """The loss of one batch, which `take_divergence` judges later."""
+        """The loss of one batch, which `take_losses` gives away."""
         loss = super().training_step(*args, **kwargs)
-        self.finite_if_finite = self.finite_if_finite + loss
+        self.loss_of_step = self.loss_of_step + loss
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -157,27 +165,29 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.finite_if_finite = self.finite_if_finite + whole
         return norm
 
-    def take_divergence(self) -> torch.Tensor:
-        """A float32 scalar on the device: 1 if a loss or gradient since the last call is not finite, else 0."""
-        total = torch.as_tensor(self.finite_if_finite, dtype=torch.float32, device=self.args.device)
-        self.finite_if_finite = 0.0
-        return 1.0 - torch.isfinite(total).float()
+    def take_losses(self) -> torch.Tensor:
+        """float32 [2] on the device: 1 if a loss or gradient since the last call is not finite, else 0; the summed losses."""
+        loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
+        diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
+        self.loss_of_step = self.finite_if_finite = 0.0
+        return torch.stack([diverged, loss])
 
-    def divergence(self, what: str, step: int) -> DivergedRunError:
-        """The error that ends a run whose loss or gradient is not finite.
+    def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
+        """The error that ends a run whose loss or gradient is not finite, or has exploded.
 
         Args:
-            what (str): What is not finite.
+            what (str): What happened.
             step (int): The step, from 1 on.
+            good_until (int): The last step at which the run was well.
 
         Returns:
             DivergedRunError: To be raised.
         """
-        training, last = self.training, checkpoints_until(self.args.output_dir, step - 1)[-1:]
+        training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = learning_rate(step, self.model.config.d_model, training.warmup_steps, training.learning_rate_factor)
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
         return DivergedRunError(
-            f"{what} of step {step:,} is not finite, at a learning rate of {rate:.2e}; {saved}. Try a lower "
+            f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
             "`training.learning_rate_factor`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
             f"{' or `training.bf16: false`' if training.bf16 else ''}, in another `--output_dir`."
         )
@@ -187,6 +197,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir)
         self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
         self.args.output_dir = str(folder / STAGING_FOLDER)
+        self.stop.is_saving = True
         try:
             # Each process writes the state of its generators.
             save = super()._save_checkpoint
@@ -199,6 +210,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             raise
         finally:
             self.args.output_dir = str(folder)
+            self.stop.is_saving = False
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
@@ -210,28 +222,37 @@ class VaswaniTrainer(Seq2SeqTrainer):
         facts = {
             "step": step,
             # One that is saved for a signal, or at the end of a run that is made longer afterwards, is not.
-            "scheduled": step % self.training.save_steps == 0,
+            "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
+            "validated": not self.validation_is_due,
             "processes": self.args.world_size,
             "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
             "target_tokens": int(self.target_tokens_seen),
             "training_pairs": self.corpus.digest,
         }
         publish_checkpoint(staged, folder, facts)
-        rotate_checkpoints(folder, self.training, self.state)
+        if self.suspect_since is None:
+            # What may be bad displaces nothing that is good.
+            rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
         start = time.perf_counter()
         # Processes may have unequally many batches, which they could not compute together.
         model = whole_model(self.accelerator.unwrap_model(self.model))
-        nats, tokens = negative_log_likelihood(model, self._validation_batches())
-        shares = self.processes.gather((nats, tokens))
+        shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+        if not shares:
+            return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
         if not math.isfinite(loss):
-            raise self.divergence("The validation loss", self.state.global_step)
+            step = self.state.global_step
+            what = f"The validation loss of step {step:,} is not finite"
+            raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
-        if self.evaluation.validation_bleu:
-            metrics |= self._validation_scores(model)
+        if self.evaluation.validation_bleu and self.corpus.validation_text is not None:
+            shares = self._shares(lambda: self._translated(model, self.corpus.validation_text))
+            if not shares:
+                return {}
+            metrics |= self._validation_scores(shares, self.corpus.validation_text)
         metrics["seconds"] = time.perf_counter() - start
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(dict(metrics))
@@ -249,19 +270,32 @@ class VaswaniTrainer(Seq2SeqTrainer):
             generator=_own_generator(),
         )
 
-    def _validation_scores(self, model: VaswaniForSeq2SeqLM) -> dict[str, float]:
-        evaluation, pairs = self.evaluation, self.corpus.validation_text
-        if pairs is None:
-            return {}
-        was_training = model.training
+    def _shares(self, compute: Callable[[], Any]) -> list[Any]:
+        """What all processes compute of a validation; nothing where a signal came to one, which then saves and ends all."""
+        was_training = self.model.training
+        try:
+            with self.stop.ending_at_once(self.stop.sentence):
+                share = compute()
+        except Interrupt:
+            share = None
+        self.model.train(was_training)
+        shares = self.processes.gather(share)
+        self.validation_is_due = any(share is None for share in shares)
+        if self.validation_is_due:
+            self.control.should_save = self.control.should_training_stop = True
+            return []
+        return shares
+
+    def _translated(self, model: VaswaniForSeq2SeqLM, pairs: Any) -> list[tuple[int, str]]:
         translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
         shares = range(self.args.process_index, len(pairs), self.args.world_size)
-        translated = translator.translate(
-            pairs[shares]["source"], tokens_per_batch=evaluation.tokens_per_batch, num_beams=1
-        )
-        gathered = self.processes.gather(list(zip(shares, translated, strict=True)))
-        ordered = sorted(pair for share in gathered for pair in share)
-        model.train(was_training)
+        budget = self.evaluation.tokens_per_batch
+        translated = translator.translate(pairs[shares]["source"], tokens_per_batch=budget, num_beams=1)
+        return list(zip(shares, translated, strict=True))
+
+    def _validation_scores(self, shares: list[list[tuple[int, str]]], pairs: Any) -> dict[str, float]:
+        evaluation = self.evaluation
+        ordered = sorted(pair for share in shares for pair in share)
         scores = score_translations(
             [translation for _, translation in ordered],
             [target.strip() for target in pairs["target"]],

@@ -1,0 +1,197 @@
+"""Runs in processes of their own that tests kill: at a step, between two changes of the run's folder, or at any time."""
+
+import functools
+import hashlib
+import io
+import multiprocessing
+import os
+import pkgutil
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import vaswani_hf.data.corpus
+from vaswani_hf.cli import main
+from vaswani_hf.training.trainer import VaswaniTrainer
+
+# What Python reports before it changes a file or folder.
+_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chmod", "os.truncate"}
+
+
+class Moment(NamedTuple):
+    """A process of a run, or all of them for None, and what prepares it for its moment, in the folder of the run."""
+
+    rank: int | None
+    arrange: Callable[[str], None]
+
+
+def fail_at(rank: int, step: int, number: int = signal.SIGKILL, method: str = "training_step") -> Moment:
+    """The process of this rank gets the signal in this step: in its first batch, or where the trainer calls this method.
+
+    Args:
+        rank: The number of the process.
+        step: The step of the optimizer, from 1 on; 0 is before the first, and the number is that of the steps that are done
+            where the method is not `training_step`.
+        number: The signal; nobody can catch SIGKILL.
+        method: A method of VaswaniTrainer, such as `evaluate`, `_save_optimizer_and_scheduler` or `_complete_checkpoint`.
+    """
+    return Moment(rank, functools.partial(_fail_in_method, step, number, method))
+
+
+def _fail_in_method(step, number, method, folder):
+    before, called = getattr(VaswaniTrainer, method), []
+
+    def failing(self, *args, **kwargs):
+        if self.state.global_step == step - (method == "training_step") and not called:
+            called.append(True)
+            os.kill(os.getpid(), number)
+        return before(self, *args, **kwargs)
+
+    setattr(VaswaniTrainer, method, failing)
+
+
+def fail_at_change(rank: int, change: int | str) -> Moment:
+    """The process of this rank is killed before it changes the run's folder: for the time of this number, or as described.
+
+    Args:
+        rank: The number of the process.
+        change: From 1 on; or the regular expression of a change, such as "open .saving/checkpoint-4/optimizer.pt", where ""
+            none is; the changes are written into a file beside the folder.
+    """
+    return Moment(rank, functools.partial(_fail_at_change, change))
+
+
+def _fail_at_change(change, folder):
+    count, log = 0, os.open(f"{folder}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def watch(event, args):
+        nonlocal count
+        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if not writes and event not in _CHANGES:
+            return
+        path = str(args[0])
+        if event in ("os.remove", "os.rmdir") and args[1] >= 0:
+            # A tree is deleted by names in open folders.
+            path = os.path.join(os.readlink(f"/proc/self/fd/{args[1]}"), path)
+        if f"{path}/".startswith(f"{folder}/"):
+            count += 1
+            described = f"{event} {os.path.relpath(path, folder)}"
+            os.write(log, f"{described}\n".encode())
+            if count == change or isinstance(change, str) and change and re.fullmatch(change, described):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def slow_at(owner: str, name: str) -> Moment:
+    """All processes write a file "RUN.slow" and take a minute where this function of a module or class is called first."""
+    return Moment(None, functools.partial(_be_slow, owner, name))
+
+
+def _be_slow(owner, name, folder):
+    place = pkgutil.resolve_name(owner)
+    before, called = getattr(place, name), []
+
+    def slow(*args, **kwargs):
+        if not called:
+            called.append(True)
+            Path(f"{folder}.slow").touch()
+            for _ in range(1200):
+                time.sleep(0.05)
+        return before(*args, **kwargs)
+
+    setattr(place, name, slow)
+
+
+def stuck_at(owner: str, name: str) -> Moment:
+    """The same, in one call of a library in another language, which no signal reaches."""
+    return Moment(None, functools.partial(_be_stuck, owner, name))
+
+
+def _be_stuck(owner, name, folder):
+    def stuck(*args, **kwargs):
+        Path(f"{folder}.slow").touch()
+        hashlib.pbkdf2_hmac("sha512", b"", b"", 60_000_000)
+
+    setattr(pkgutil.resolve_name(owner), name, stuck)
+
+
+class Life(NamedTuple):
+    """The processes of a run from a start to an end, and where they write what they say."""
+
+    processes: list
+    outputs: list[Path]
+
+    def wait(self, seconds: float = 60) -> list[int]:
+        """The exit codes, -9 of a process that was killed."""
+        end = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0, end - time.monotonic()))
+        late = [process for process in self.processes if process.is_alive()]
+        for process in late:
+            process.kill()
+            process.join()
+        assert not late, f"still alive after {seconds} s: {self.said()}"
+        return [process.exitcode for process in self.processes]
+
+    def said(self) -> str:
+        """All that the processes have written so far."""
+        return "".join(path.read_text() for path in self.outputs if path.exists())
+
+
+def forking_server():
+    """The context of a server that has imported what a run needs, and forks processes: no fork survives the tests' threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm_server"])
+    path = os.environ.get("PYTHONPATH")
+    # Until 3.13 a server does not get the places of modules from us.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
+    return context
+
+
+def live(recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment: Moment | None = None) -> Life:
+    """Starts `vaswani train RECIPE --output_dir FOLDER --resume true` in processes that a server forks."""
+    context = forking_server()
+    words = ["train", str(recipe), f"--output_dir={folder}", "--resume=true", *overrides]
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    outputs = [folder.with_suffix(f".said-{rank}") for rank in range(processes)]
+    for output in outputs:
+        output.unlink(missing_ok=True)
+    started = []
+    for rank, output in enumerate(outputs):
+        mine = moment if moment and moment.rank in (rank, None) else None
+        arguments = (words, folder, output, rank, processes, port, mine)
+        started.append(context.Process(target=_live, args=arguments))
+        started[-1].start()
+    return Life(started, outputs)
+
+
+def _live(words, folder, output, rank, count, port, moment):
+    torch.set_num_threads(1)
+    vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 20
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(descriptor, "wb", 0), write_through=True)
+    if count > 1:
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=rank, world_size=count, timeout=timedelta(seconds=60))
+    if moment:
+        moment.arrange(str(folder))
+    sys.exit(main(words))

@@ -1,0 +1,107 @@
+"""Whatever happens to any file of the newest checkpoint, it is noticed, named, and the checkpoint before it used."""
+
+import random
+import shutil
+
+import pytest
+
+from vaswani_hf.checkpoint.manifest import damage, facts_of, seal
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training.resume import find_checkpoint
+
+# Beside those of one process: of others, of a stream, of a second vocabulary, of sharded weights and optimizers.
+OTHERS = (
+    *("rng_state_0.pth", "rng_state_1.pth", "stream_state.json", "target_tokenizer/tokenizer.json", "scaler.pt"),
+    *(
+        "pytorch_model_fsdp_0/__0_0.distcp",
+        "optimizer_0/.metadata",
+        "global_step8/mp_rank_00_model_states.pt",
+        "latest",
+    ),
+)
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def into_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "a folder": into_folder,
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "flipped": lambda path: flip(path, random.Random(path.name).randrange(10**9)),
+    "unreadable": lambda path: (path.unlink(), path.symlink_to(path.name)),
+}
+
+
+@pytest.fixture
+def newest(copied):
+    """The newest checkpoint of a run, with more files."""
+    checkpoint = copied / "checkpoint-8"
+    for name in OTHERS:
+        (checkpoint / name).parent.mkdir(exist_ok=True)
+        (checkpoint / name).write_bytes(random.Random(name).randbytes(99))
+    seal(checkpoint, facts_of(checkpoint))
+    return checkpoint
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newest, tmp_path, capsys, kind):
+    recipe, folder = load_recipe(run.recipe, [f"--output_dir={newest.parent}"]), newest.parent
+    assert find_checkpoint(recipe, 1) == newest
+    sound = shutil.copytree(newest, tmp_path / "sound")
+    names = [path.relative_to(newest).as_posix() for path in sorted(newest.rglob("*")) if path.is_file()]
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"} < {*names}
+    for name in names:
+        DAMAGES[kind](newest / name)
+        capsys.readouterr()
+        assert find_checkpoint(recipe, 1) == folder / "checkpoint-4", name
+        said = capsys.readouterr().out
+        assert said.startswith(f"'{newest}' is damaged: {name}"), said
+        assert said.endswith("; going on from 'checkpoint-4'\n")
+        assert said.count("\n") == 1
+        shutil.rmtree(newest)
+        shutil.copytree(sound, newest)
+    assert find_checkpoint(recipe, 1) == newest
+
+
+def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):
+    path = newest / "manifest.json"
+    content, facts = path.read_bytes(), facts_of(newest)
+    for place in range(0, len(content) * 8, 29):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        assert damage(newest), flipped[max(0, place // 8 - 20) : place // 8 + 20]
+    path.write_bytes(content)
+    assert damage(newest) is None
+    assert facts_of(newest) == facts
+
+
+def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_sentence(run, tmp_path, capsys):
+    keys = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2", "--max_steps=6")
+    folder = run("run", *keys)
+    flip(folder / "checkpoint-4" / "manifest.json", 40)
+    (folder / "results.json").unlink()
+    run("run", *keys, "--resume=true")
+    said = capsys.readouterr().out
+    assert f"'{folder}/checkpoint-4' takes no part in the final weights: manifest.json is damaged\n" in said
+    assert "averaging the last 2 checkpoints" in said
+
+
+def test_a_manifest_of_an_earlier_version_without_a_hash_of_itself_is_read(newest):
+    path = newest / "manifest.json"
+    lines = path.read_text().splitlines()
+    assert lines[-2].startswith('  "sha256": ')
+    path.write_text("\n".join([*lines[:-3], "  }", "}"]))
+    assert damage(newest) is None

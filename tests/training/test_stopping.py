@@ -1,0 +1,92 @@
+"""A signal to any process of a run, at any time, ends all of them in time, with what is to be saved saved."""
+
+import os
+import signal
+import time
+
+import pytest
+from mortal_runs import fail_at, live, slow_at, stuck_at
+from test_killed import assert_same_run
+from tiny_runs import RECIPE
+
+from vaswani_hf.checkpoint.files import checkpoints_in
+
+IN_TIME = 30.0
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def ended(life):
+    """The seconds from now to the end of all processes, and what they said; none complains."""
+    began = time.monotonic()
+    codes = life.wait()
+    said = life.said()
+    assert codes == [130] * len(codes), said
+    assert "Traceback" not in said
+    assert said.count("vaswani: ") == 1, said
+    return time.monotonic() - began, said
+
+
+CORPUS = ("vaswani_hf.training.run", "load_corpus")
+VALIDATION = ("vaswani_hf.training.trainer", "negative_log_likelihood")
+BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_translated")
+SCORES = ("vaswani_hf.training.results", "evaluate_translator")
+KEYS = ("--validation_bleu=true", "--save_steps=4", "--average_checkpoints=2", "--max_steps=6")
+
+
+def interrupted(recipe, folder, moment, rank, processes):
+    """The seconds from a signal to this process until all have ended, and what they said."""
+    keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
+    life = live(recipe, folder, *keys, processes=processes, moment=moment)
+    slow = folder.with_name(f"{folder.name}.slow")
+    end = time.monotonic() + 60
+    while not slow.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    os.kill(life.processes[rank].pid, signal.SIGTERM)
+    return ended(life)
+
+
+@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 2), (1, 2)])
+@pytest.mark.parametrize(
+    ("place", "saved"),
+    [
+        (CORPUS, []),
+        (VALIDATION, ["checkpoint-4"]),
+        (BLEU, ["checkpoint-4"]),
+        (SCORES, ["checkpoint-4", "checkpoint-6"]),
+    ],
+    ids=["data", "validation", "bleu", "scores"],
+)
+def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, saved, rank, processes):
+    folder = tmp_path / "run"
+    seconds, said = interrupted(recipe, folder, slow_at(*place), rank, processes)
+    assert seconds < IN_TIME / 3
+    assert [path.name for path in checkpoints_in(folder)] == saved
+    assert "continue with `--resume true`" in said
+    if rank == 0 and processes == 1 and place != CORPUS:
+        whole = tmp_path / "whole"
+        for one in (whole, folder):
+            assert live(recipe, one, *KEYS).wait() == [0]
+        assert_same_run(folder, whole)
+
+
+@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (1, 2)])
+def test_a_library_that_gives_nothing_back_is_no_reason_to_stay(recipe, tmp_path, rank, processes):
+    seconds, said = interrupted(recipe, tmp_path / "run", stuck_at(*CORPUS), rank, processes)
+    assert seconds < IN_TIME / 2
+    assert "The run was interrupted, before its first checkpoint; continue with `--resume true`." in said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank):
+    life = live(recipe, tmp_path / "run", processes=2, moment=fail_at(rank, 5))
+    assert sorted(life.wait()) == [-9, 1]
+    assert (
+        f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look" in life.said()
+    )
