@@ -194,9 +194,7 @@ def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | It
     pairs = load_split(data, split, seed)
     if not isinstance(pairs, Dataset) or any(pair["source"].strip() and pair["target"].strip() for pair in pairs):
         return pairs
-    keys = [f"{split}_{key}" for key in ("source", "target", "pairs")]
-    given = [str(getattr(data, key)) for key in keys if getattr(data, key)]
-    name = " and ".join(given) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
     raise ValueError(
         f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
     )
