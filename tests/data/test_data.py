@@ -343,6 +343,82 @@ def test_missing_files_and_unknown_kinds(tmp_path):
     assert str(caught.value) == f"`pairs_file` must end in .jsonl, .json, .csv, .parquet, but is {path}."
 
 
+# Several files
+
+
+def numbered(folder: Path, counts: dict[str, int]) -> Path:
+    """Files with so many lines, each of which says where it stands."""
+    for name, count in counts.items():
+        (folder / name).write_text("".join(f"{name} {line}\n" for line in range(count)))
+    return folder
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_several_files_are_read_one_after_another(tmp_path, streaming):
+    folder = numbered(tmp_path, {"a.en": 2, "a.de": 2, "b.en": 1, "b.de": 1, "b[1].en": 1, "b[1].de": 1})
+    files = {"source_file": [folder / "b.en", f"{folder}/a.en"], "target_file": [f"{folder}/b.de", folder / "a.de"]}
+    expected = [("b.en 0", "b.de 0"), ("a.en 0", "a.de 0"), ("a.en 1", "a.de 1")]
+    assert read(**files, streaming=streaming) == expected
+    # The files of a pattern come by name; a file of this very name is no pattern.
+    patterns = {"source_file": [f"{folder}/?.en", f"{folder}/b[1].en"], "target_file": f"{folder}/*.de"}
+    assert read(**patterns, streaming=streaming) == [*expected[1:], expected[0], ("b[1].en 0", "b[1].de 0")]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS[:1]), tmp_path / "x.parquet")
+    (tmp_path / "y.jsonl").write_text(json.dumps({"de": "ein", "en": "a"}) + "\n")
+    pairs = read(
+        pairs_file=[f"{folder}/*.parquet", folder / "y.jsonl"],
+        source_language="de",
+        target_language="en",
+        streaming=streaming,
+    )
+    assert pairs == [PAIRS[0], ("ein", "a")]
+
+
+def test_a_change_of_one_of_several_files_is_seen(tmp_path):
+    folder = numbered(tmp_path, {"a.en": 2, "b.en": 1})
+    files = {"source_file": f"{folder}/*.en", "target_file": f"{folder}/*.en"}
+    assert len(read(**files)) == 3
+    numbered(tmp_path, {"b.en": 4})
+    assert len(read(**files)) == 6
+    numbered(tmp_path, {"c.en": 4})
+    assert len(read(**files)) == 10
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("source", "target", "sentence"),
+    [
+        (
+            ["a.en", "b.en"],
+            ["a.de"],
+            "`source_file` and `target_file` must have equally many files, but have 2 and 1.",
+        ),
+        ("?.en", ["a.de"], "`source_file` and `target_file` must have equally many files, but have 3 and 1."),
+        (["a.en"], [], "`target_file` must name a file, but is an empty list."),
+        ("*.fr", "a.de", "`source_file` must be an existing file, but there is none like {}/*.fr."),
+        (["a.en", "c.en"], ["a.de", "b.de"], "`source_file` must be an existing file, but is {}/c.en."),
+        # Each is aligned by itself, though together they have equally many lines.
+        (["a.en", "b.en"], ["b.de", "a.de"], "{0}/a.en and {0}/b.de must have equally many lines, but have 3 and 2."),
+        (["a.en", "o.en"], ["a.de", "o.en"], "{0}/o.en and {0}/o.en must hold sentence pairs, but there are none."),
+    ],
+)
+def test_what_is_wrong_with_several_files_is_named(tmp_path, source, target, sentence, streaming):
+    folder = numbered(tmp_path, {"a.en": 3, "a.de": 3, "b.en": 2, "b.de": 2, "o.en": 0})
+    files = [[f"{folder}/{name}" for name in ([side] if isinstance(side, str) else side)] for side in (source, target)]
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        read(source_file=files[0], target_file=files[1], streaming=streaming)
+    assert str(caught.value) == sentence.format(folder)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
+def test_an_empty_file_of_pairs_among_others_is_named(tmp_path, streaming, name):
+    (tmp_path / "full.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    (tmp_path / name).write_text({"a.csv": "source,target\n", "a.json": "[]"}.get(name, ""))
+    with pytest.raises(ValueError) as caught:
+        read(pairs_file=[tmp_path / "full.jsonl", tmp_path / name], streaming=streaming)
+    assert str(caught.value) == f"{tmp_path}/{name} must hold sentence pairs, but there are none."
+
+
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [

@@ -5,9 +5,11 @@ import inspect
 from pathlib import Path
 
 import pytest
+import yaml
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
+from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.published import published_recipe
@@ -48,6 +50,35 @@ def test_a_recipe_survives_being_written(recipe_file):
     assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
     assert recipe.model == {"d_k": 16}
     assert recipe.training.report_to == ["tensorboard", "wandb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.en", "a.en"),
+        ("a.en,b.en", ["a.en", "b.en"]),
+        ("[a.en, b.en]", ["a.en", "b.en"]),
+        ('["a,b.en"]', ["a,b.en"]),
+        ("train-*.en", "train-*.en"),
+        ("[ab].en", "[ab].en"),
+    ],
+)
+def test_a_file_may_be_several(recipe_file, text, expected):
+    text_of_recipe = MINIMAL.replace("corpus: numbers", "train_source: x, train_target: [y]")
+    recipe = load_recipe(recipe_file(text_of_recipe), ["--train_source", text, "--data.train_target", text])
+    assert recipe.data.train_source == recipe.data.train_target == expected
+    assert load_recipe(recipe_file(text_of_recipe)).data.train_target == ["y"]
+    assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
+
+
+def test_published_files_have_no_folders(recipe_file):
+    text = MINIMAL.replace(
+        "corpus: numbers", "train_pairs: [/home/alice/a.jsonl, b/c*.csv, d.json], test_pairs: /x/y.json"
+    )
+    data = published_recipe(load_recipe(recipe_file(text))).data
+    assert (data.train_pairs, data.test_pairs) == (["a.jsonl", "c*.csv", "d.json"], "y.json")
+    assert "alice" not in yaml.safe_dump(data_facts(load_recipe(recipe_file(text)).data))
+    assert data_facts(data)["train"] == {"name": "a.jsonl", "files": ["a.jsonl", "c*.csv", "d.json"]}
 
 
 def test_numbers_with_exponents_are_numbers(recipe_file):

@@ -16,14 +16,20 @@ import pyarrow
 import torch.utils.data
 from datasets import Dataset, IterableDataset
 
+from .memory import mapped_files
+
 # The columns that batches are cut by and that no batch holds.
 _LENGTHS = ("source_length", "target_length")
 # The pairs of a stream that stand for all of them: few enough to be read again at every start.
 _DIGESTED_OF_A_STREAM = 1000
 
 
-def _kept_rows(pairs: Dataset) -> np.ndarray:
-    """[N] the rows of the Arrow table that a dataset holds, in its order."""
+def kept_rows(pairs: Dataset) -> np.ndarray:
+    """The rows of the Arrow table that a dataset holds, in its order, [N] int64.
+
+    Args:
+        pairs: The dataset.
+    """
     # `select` leaves the table as it is and only writes down the rows.
     if pairs._indices is None:
         return np.arange(len(pairs))
@@ -36,7 +42,7 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
     Args:
         pairs: The dataset of `prepare_pairs`.
     """
-    rows = _kept_rows(pairs)
+    rows = kept_rows(pairs)
     source, target = (pairs.data.column(name).to_numpy()[rows].astype(np.int64) for name in _LENGTHS)
     return source, target
 
@@ -100,8 +106,9 @@ class PairRows(torch.utils.data.Dataset):
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
             names = [name for name in self._pairs.column_names if name not in _LENGTHS]
-            self._rows = _kept_rows(self._pairs)
+            self._rows = kept_rows(self._pairs)
             self._columns = {name: _Column(self._pairs.data.column(name)) for name in names}
+        mapped_files.release()
         rows = self._rows[np.asarray(numbers)]
         pairs: list[dict[str, Any]] = [{} for _ in numbers]
         for name, column in self._columns.items():
@@ -128,11 +135,12 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
         first = copy.deepcopy(pairs).take(_DIGESTED_OF_A_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    rows, digest = _kept_rows(pairs), hashlib.sha256()
+    rows, digest = kept_rows(pairs), hashlib.sha256()
     for name in ("input_ids", "labels"):
         ids, lengths = hashlib.sha256(), hashlib.sha256()
         for lists in _Column(pairs.data.column(name)).lists(rows):
             ids.update(np.ascontiguousarray(lists.flatten().to_numpy(), "<i4"))
             lengths.update(np.ascontiguousarray(lists.value_lengths().to_numpy(), "<i4"))
+            mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     return {"count": len(pairs), "sha256": digest.hexdigest()}

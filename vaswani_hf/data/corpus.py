@@ -15,17 +15,17 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import load_tokenizers
 from ..recipe.licenses import strictest
 from ..recipe.published import is_on_hub
 from ..recipe.schema import DataSection, TokenizerSection
 from .batching import PairCollator
 from .bpe_dropout import BpeDropout
 from .columns import corpus_digest
+from .corpus_cache import kept_digest, write_tokenizers
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
 from .reading import PairSource, is_commit, load_pairs
-from .tokenizer_training import train_tokenizers
 
 # One of so many held-out numbers is 0.1 % of the score.
 NUMBERS_HELD_OUT = 1000
@@ -68,7 +68,7 @@ class Corpus:
             dict: `count` (int, None for a stream) and `sha256` (str).
         """
         # The tokenizers decide nothing about a stream's first pairs, and reading prepared ones would count them.
-        return corpus_digest(self.train if isinstance(self.train, Dataset) else self.train_text)
+        return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
@@ -194,9 +194,7 @@ def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | It
     pairs = load_split(data, split, seed)
     if not isinstance(pairs, Dataset) or any(pair["source"].strip() and pair["target"].strip() for pair in pairs):
         return pairs
-    keys = [f"{split}_{key}" for key in ("source", "target", "pairs")]
-    given = [str(getattr(data, key)) for key in keys if getattr(data, key)]
-    name = " and ".join(given) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
     raise ValueError(
         f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
     )
@@ -221,7 +219,7 @@ def load_corpus(
         _naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
     )
     if new_tokenizers:
-        save_tokenizers(*train_tokenizers(tokenizer, train_text, data.max_length), folder)
+        write_tokenizers(tokenizer, train_text, data.max_length, folder)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
     prepared: dict[str, Any] = {}
     reports: dict[str, CorpusReport] = {}

@@ -3,22 +3,21 @@
 Legend of shapes: N pairs of the corpus.
 """
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, Features, IterableDataset, List, Value
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import naming_the_folder
 from ..version import __version__
+from .memory import mapped_files
 from .reading import CACHE_REMEDY, TEXT_FEATURES
+from .word_encoding import SerializedTokenizer, serialized, text_encoder
 
 ID_FEATURES = {
     "input_ids": List(Value("int32")),
@@ -92,7 +91,7 @@ def prepare_pairs(
         OSError: If the disk of the cache is full.
         ValueError: If no pair of a dataset is left.
     """
-    tokenizers = (_serialized(source_tokenizer), _serialized(target_tokenizer))
+    tokenizers = (serialized(source_tokenizer), serialized(target_tokenizer))
     prepare = _Preparation(*tokenizers, max_length, max_length_ratio, keep_text)
     report = CorpusReport()
     if isinstance(pairs, IterableDataset):
@@ -116,30 +115,6 @@ def prepare_pairs(
     return marked.remove_columns("outcome").select(np.flatnonzero(outcomes == 0)), report
 
 
-class _SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON, without its last padding and truncation, and its treatment of special tokens in a text."""
-
-    text: str
-    split_special_tokens: bool
-
-
-def _serialized(tokenizer: PreTrainedTokenizerFast) -> _SerializedTokenizer:
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    text = json.dumps({**content, "padding": None, "truncation": None})
-    return _SerializedTokenizer(text, tokenizer.split_special_tokens)
-
-
-@lru_cache(maxsize=2)
-def _deserialized(serialized: _SerializedTokenizer) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(serialized.text)
-    tokenizer.encode_special_tokens = serialized.split_special_tokens
-    return tokenizer
-
-
-def _token_ids(tokenizer: _SerializedTokenizer, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in _deserialized(tokenizer).encode_batch_fast(texts)]
-
-
 @dataclass(frozen=True)
 class _Preparation:
     """Turns batches of text into ids and says which of the pairs to keep.
@@ -148,8 +123,8 @@ class _Preparation:
     same wherever a tokenizer was loaded from and whatever it was used for.
     """
 
-    source_tokenizer: _SerializedTokenizer
-    target_tokenizer: _SerializedTokenizer
+    source_tokenizer: SerializedTokenizer
+    target_tokenizer: SerializedTokenizer
     max_length: int
     max_length_ratio: float | None
     keep_text: bool
@@ -160,10 +135,11 @@ class _Preparation:
         return {**ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else ID_FEATURES
 
     def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
+        mapped_files.release()
         sources = [text.strip() for text in batch["source"]]
         targets = [text.strip() for text in batch["target"]]
-        source_ids = _token_ids(self.source_tokenizer, sources)
-        target_ids = _token_ids(self.target_tokenizer, targets)
+        source_ids = text_encoder(self.source_tokenizer)(sources)
+        target_ids = text_encoder(self.target_tokenizer)(targets)
         source_lengths, target_lengths = _lengths(source_ids), _lengths(target_ids)
         shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
         empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])

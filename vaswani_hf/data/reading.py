@@ -1,14 +1,15 @@
 """Reading sentence pairs from files and datasets, as text; preparation.py cleans and encodes them."""
 
 import csv
+import glob
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import datasets
 import pyarrow
@@ -40,9 +41,15 @@ CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
 TEXT_FEATURES = {"source": Value("string"), "target": Value("string")}
 
 
+_Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
+
+
 @dataclass(frozen=True)
 class PairSource:
     """The source of sentence pairs: two text files, one file of pairs, or a dataset.
+
+    For a file there may be a list of files, of which none may be empty, or a pattern of the shell; what is given for
+    `source_file` and `target_file` must come to equally many, which are aligned one by one.
 
     Attributes:
         source_file: UTF-8 text, one sentence a line, plain or `.gz`; needs `target_file`.
@@ -59,9 +66,9 @@ class PairSource:
         streaming: Pairs are read while they are used, instead of into the cache of `datasets` beforehand.
     """
 
-    source_file: str | os.PathLike | None = None
-    target_file: str | os.PathLike | None = None
-    pairs_file: str | os.PathLike | None = None
+    source_file: _Files | None = None
+    target_file: _Files | None = None
+    pairs_file: _Files | None = None
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
@@ -100,7 +107,8 @@ def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
 
 
 def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
-    arguments = {"pair_source": pair_source, "stamps": (__version__, *_stamps(pair_source))}
+    # `datasets` takes the items of a list for the shards of a stream.
+    arguments = {"shards": [(shard, __version__, _stamps(shard)) for shard in _shards(pair_source)]}
     features = Features(TEXT_FEATURES)
     if pair_source.streaming:
         return IterableDataset.from_generator(_read_pairs, gen_kwargs=arguments, features=features)
@@ -109,11 +117,47 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
     except DatasetGenerationError as error:
         # `datasets` wraps the sentence of the readers below into one of its own.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
-    except ValueError as error:
-        if "corresponds to no data" not in str(error):
-            raise
-        names = [name for name in (pair_source.pairs_file, pair_source.source_file, pair_source.target_file) if name]
-        raise ValueError(f"{' and '.join(map(str, names))} must hold sentence pairs, but there are none.") from None
+
+
+def _shards(pair_source: PairSource) -> list[PairSource]:
+    """The sources of single files that a source of several stands for.
+
+    Raises:
+        ValueError: If source and target have not equally many files.
+    """
+    if pair_source.pairs_file is not None:
+        return [replace(pair_source, pairs_file=path) for path in _paths(pair_source, "pairs_file")]
+    sources, targets = (_paths(pair_source, name) for name in ("source_file", "target_file"))
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"`source_file` and `target_file` must have equally many files, but have {len(sources):,} and"
+            f" {len(targets):,}."
+        )
+    return [
+        replace(pair_source, source_file=source, target_file=target)
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+def _paths(pair_source: PairSource, name: str) -> list[str | os.PathLike]:
+    """The files that a field of a source names, those of a pattern in the order of their names.
+
+    Raises:
+        FileNotFoundError: If there is no file like a pattern.
+        ValueError: If the list is empty.
+    """
+    value = getattr(pair_source, name)
+    paths: list[str | os.PathLike] = []
+    for given in [value] if isinstance(value, str | os.PathLike) else value:
+        found: list[Any] = [given]
+        if glob.has_magic(os.fspath(given)) and not os.path.exists(given):
+            found = sorted(path for path in glob.glob(os.fspath(given), recursive=True) if os.path.isfile(path))
+        if not found:
+            raise FileNotFoundError(f"`{name}` must be an existing file, but there is none like {given}.")
+        paths += found
+    if not paths:
+        raise ValueError(f"`{name}` must name a file, but is an empty list.")
+    return paths
 
 
 def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
@@ -219,24 +263,37 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
     return {side: [pair[side] for pair in pairs] for side in TEXT_FEATURES}
 
 
-def _read_pairs(pair_source: PairSource, stamps: tuple) -> Iterator[dict[str, str]]:
-    """The pairs of the files.
+def _read_pairs(shards: list[tuple]) -> Iterator[dict[str, str]]:
+    """The pairs of files, each with the version of this package and its stamps, which serve the hash of the cache alone.
 
-    The cache hashes the arguments; `stamps`, the version of this package and the sizes and times of the files, serve
-    nothing else.
+    Raises:
+        ValueError: If a file holds no pairs.
+    """
+    for shard, *_ in shards:
+        is_empty = True
+        for pair in _read_shard(shard):
+            is_empty = False
+            yield pair
+        if is_empty:
+            names = [name for name in (shard.pairs_file, shard.source_file, shard.target_file) if name]
+            raise ValueError(f"{' and '.join(map(str, names))} must hold sentence pairs, but there are none.")
+
+
+def _read_shard(pair_source: PairSource) -> Iterator[dict[str, str]]:
+    """The pairs of one file or two.
 
     Raises:
         ValueError: If a row is no pair.
     """
     if pair_source.pairs_file is None:
         yield from _read_aligned(pair_source.source_file, pair_source.target_file)
-    else:
-        path = Path(pair_source.pairs_file)
-        for number, row in enumerate(_ROW_READERS[path.suffix](path), 1):
-            try:
-                yield _pair_of_row(row, (pair_source.source_language, pair_source.target_language))
-            except ValueError as error:
-                raise ValueError(f"{path}, row {number:,}: {error}") from None
+        return
+    path = Path(str(pair_source.pairs_file))
+    for number, row in enumerate(_ROW_READERS[path.suffix](path), 1):
+        try:
+            yield _pair_of_row(row, (pair_source.source_language, pair_source.target_language))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number:,}: {error}") from None
 
 
 def _read_aligned(source_file: Any, target_file: Any) -> Iterator[dict[str, str]]:

@@ -89,8 +89,7 @@ def data_facts(data: DataSection) -> dict[str, Any]:
 def _split_facts(data: DataSection, split: str) -> dict[str, Any] | None:
     if data.corpus:
         return {"name": data.corpus, "split": split}
-    given = [getattr(data, f"{split}_{kind}") for kind in ("source", "target", "pairs")]
-    files = [last_part(path) for path in given if path]
+    files = [last_part(path) for path in data.files(split)]
     if files:
         return {"name": files[0], "files": files}
     name = getattr(data, f"{split}_split")

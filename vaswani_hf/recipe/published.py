@@ -41,6 +41,10 @@ def last_part(path: str) -> str:
     return os.path.basename(os.path.abspath(path)) or "root"
 
 
+def _last_parts(paths: str | list[str]) -> str | list[str]:
+    return last_part(paths) if isinstance(paths, str) else [last_part(path) for path in paths]
+
+
 def published_recipe(recipe: Recipe) -> Recipe:
     """The recipe that others may see: without folders, and without the repository that its owner pushes to.
 
@@ -52,7 +56,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
     """
     data = recipe.data
     paths = [f"{split}_{kind}" for split in ("train", "validation", "test") for kind in ("source", "target", "pairs")]
-    names: dict[str, Any] = {name: last_part(getattr(data, name)) for name in paths if getattr(data, name)}
+    names: dict[str, Any] = {name: _last_parts(getattr(data, name)) for name in paths if getattr(data, name)}
     if data.dataset and not is_on_hub(data.dataset):
         names["dataset"] = last_part(data.dataset)
     return dataclasses.replace(

@@ -27,7 +27,8 @@ class DataSection:
 
     Each split is two aligned text files (`…_source`, `…_target`; plain or .gz), or one file of pairs (`…_pairs`; JSON
     lines, CSV or Parquet with a `translation` column), or a split of the `datasets` dataset `dataset`; or the corpus
-    that the package makes itself (`corpus: numbers`). `license` is the licence of the training data, an identifier of
+    that the package makes itself (`corpus: numbers`). For a file there may be a list of files, the first source with the
+    first target and so on, and a name may be a pattern (`train-*.parquet`), whose files are taken by name. `license` is the licence of the training data, an identifier of
     the Hub or "research-only"; null means that it is unknown, or that the card of a dataset of the Hub states it.
     `attribution` names whom to credit for the data.
     """
@@ -42,21 +43,33 @@ class DataSection:
     train_split: str = "train"
     validation_split: str | None = "validation"
     test_split: str | None = "test"
-    train_source: str | None = None
-    train_target: str | None = None
-    train_pairs: str | None = None
-    validation_source: str | None = None
-    validation_target: str | None = None
-    validation_pairs: str | None = None
-    test_source: str | None = None
-    test_target: str | None = None
-    test_pairs: str | None = None
+    train_source: str | list[str] | None = None
+    train_target: str | list[str] | None = None
+    train_pairs: str | list[str] | None = None
+    validation_source: str | list[str] | None = None
+    validation_target: str | list[str] | None = None
+    validation_pairs: str | list[str] | None = None
+    test_source: str | list[str] | None = None
+    test_target: str | list[str] | None = None
+    test_pairs: str | list[str] | None = None
     streaming: bool = False
     max_length: int = 256
     max_length_ratio: float | None = None
     num_proc: int = 1
     license: str | None = None
     attribution: str | None = None
+
+    def files(self, split: str) -> list[str]:
+        """The files and patterns of a split, those of the source before those of the target.
+
+        Args:
+            split (str): "train", "validation" or "test".
+
+        Returns:
+            list: Empty for a split of a dataset, or none.
+        """
+        given = [getattr(self, f"{split}_{kind}") or [] for kind in ("source", "target", "pairs")]
+        return [path for paths in given for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 @dataclass

@@ -1,0 +1,70 @@
+"""Texts are encoded word by word, each word once, into exactly the ids of the tokenizer."""
+
+import random
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from vaswani_hf.data import word_encoding
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data.word_encoding import TextEncoder, serialized
+
+WORDS = "abΣσ'sdré½²1_-.</s> 家 ̈ ¨ ﷺ ff \x1c \x85 \u00a0 \u3000 \t 's 3rd It's (no) 1,000".split(" ")
+CORPUS = ["the Lower Größe, naïve: Σας!", "ein ̈a ﷺ it's 家"] * 5
+
+
+def texts(count: int) -> list[str]:
+    rng = random.Random(1)
+
+    def word():
+        return "".join(rng.choice(WORDS) if rng.random() < 0.7 else chr(rng.randrange(1, 0x3000)) for _ in range(3))
+
+    def space():
+        return " " if rng.random() < 0.95 else rng.choice(["  ", "\t", "\u00a0 ", " \u2003", "\n"])
+
+    made = ["".join(word() + space() for _ in range(rng.randrange(6))).strip() for _ in range(count)]
+    return [*made, "", "a", "</s>", "<s> a</s>"]
+
+
+def expected(tokenizer, texts: list[str]) -> list[list[int]]:
+    return [tokenizer(text).input_ids for text in texts]
+
+
+@pytest.mark.parametrize("normalization", [None, "NFC", "NFKC"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
+    # Words are forgotten on the way.
+    monkeypatch.setattr(word_encoding, "_REMEMBERED_WORDS", 300)
+    tokenizer = train_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
+    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
+    encoded = [ids for start in range(0, len(sentences), 100) for ids in encoder(sentences[start : start + 100])]
+    assert encoded == expected(tokenizer, sentences)
+
+
+def test_other_tokenizers_are_taken_as_they_are():
+    tokenizer = train_tokenizer(CORPUS, 330)
+    # Special tokens in a text are special.
+    tokenizer.split_special_tokens = False
+    assert TextEncoder(serialized(tokenizer))(texts(200)) == expected(tokenizer, texts(200))
+    content = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Words are not split from one another any more.
+    content.pre_tokenizer = None
+    whole = PreTrainedTokenizerFast(tokenizer_object=content, split_special_tokens=True, unk_token="<unk>")
+    assert TextEncoder(serialized(whole))(texts(200)) == expected(whole, texts(200))
+
+
+def test_a_word_is_encoded_once(monkeypatch):
+    encoder = TextEncoder(serialized(train_tokenizer(CORPUS, 330)))
+    asked = []
+
+    class Counting:
+        def encode_batch_fast(self, batch, own=encoder._tokenizer, **options):
+            asked.extend(batch)
+            return own.encode_batch_fast(batch, **options)
+
+    monkeypatch.setattr(encoder, "_tokenizer", Counting())
+    for _ in range(3):
+        encoder(["the lower house", "the house  is low", "low house"] * 50)
+    # A text with two spaces is left to the tokenizer.
+    assert sorted(word for word in asked if "  " not in word) == ["house", "low", "lower", "the"]
