@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from local_hub import LocalHub
+from warm_python import warm_python
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError(
@@ -59,6 +60,15 @@ def _make_model(**fields) -> VaswaniForSeq2SeqLM:
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+@pytest.fixture(scope="session")
+def python():
+    """The path of a `python` that has already imported the package; the first test that asks for it waits for that."""
+    folder = Path(_FOLDER.name) / "python"
+    folder.mkdir()
+    with warm_python(folder) as executable:
+        yield executable
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
 """Functions that tests call in two processes, which meet in a group over loopback, and what they answer."""
 
-import functools
 import json
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -18,25 +19,26 @@ from vaswani_hf.training.run import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
-def in_two_processes(function, folder: Path, *, backend: str, seconds: int = 60) -> list:
+def in_two_processes(python: str, function, folder: Path, *, backend: str, seconds: int = 60) -> list:
     """What a function of this module gives in each of two processes, whose default group gives up after so many seconds."""
-    context = forking_server()
-    meet = functools.partial(_meet, function, folder, backend, seconds)
-    processes = [context.Process(target=meet, args=(rank,)) for rank in range(2)]
+    words = [function.__name__, str(folder), backend, str(seconds)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    processes = [subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)]
     for process in processes:
-        process.start()
-    for process in processes:
-        process.join(150)
-        process.kill()
+        try:
+            process.wait(150)
+        finally:
+            process.kill()
     return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
 
 
-def _meet(function, folder, backend, seconds, rank):
+def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None:
+    """Calls a function of this module in one of two processes, and writes its answer into the folder."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
     timeout = timedelta(seconds=seconds)
     dist.init_process_group(backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timeout)
-    (folder / f"answer-{rank}").write_text(json.dumps(function(rank, folder)))
+    (folder / f"answer-{rank}").write_text(json.dumps(globals()[name](rank, folder)))
     dist.destroy_process_group()
 
 
@@ -94,3 +96,7 @@ def _end_of(work) -> str | int:
     except SystemExit as end:
         return end.code
     return "no end"
+
+
+if __name__ == "__main__":
+    meet(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

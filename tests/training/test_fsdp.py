@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,8 +39,9 @@ decoding: {num_beams: 2, max_length: 8}
 """
 
 
-def run_two(*arguments: str, **environment: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
+def run_two(python: str, *arguments: str, **environment: str) -> None:
+    environment |= {"PYTHON_EXEC": python, "OMP_NUM_THREADS": "1"}
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
     done = subprocess.run(
         [*command, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=240
     )
@@ -59,14 +59,14 @@ def rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(tiny_model, tmp_path):
+def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python, tiny_model, tmp_path):
     expected = {}
     for name, fields in TIES.items():
         model = tiny_model(norm_position="pre", **fields)
         model.save_pretrained(tmp_path / name / "start")
         expected[name] = train_steps(model)
         model.save_pretrained(tmp_path / name / "expected")
-    run_two("native", str(tmp_path))
+    run_two(python, "native", str(tmp_path))
     for name in TIES:
         result = json.loads((tmp_path / name / "result.json").read_text())
         assert result["losses"] == pytest.approx(expected[name], abs=1e-6)
@@ -78,7 +78,7 @@ def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(tiny_mo
 
 
 @pytest.mark.parametrize("shared", ["true", "false"])
-def test_a_sharded_run_ends_and_goes_on_as_one_process(tmp_path, monkeypatch, shared):
+def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeypatch, shared):
     monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 21)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
@@ -90,9 +90,9 @@ def test_a_sharded_run_ends_and_goes_on_as_one_process(tmp_path, monkeypatch, sh
     )
     arguments = ("train", str(recipe), f"--output_dir={tmp_path / 'two'}", f"--shared_vocabulary={shared}")
     if shared == "true":
-        run_two(*arguments, "--max_steps=2", **ON)
+        run_two(python, *arguments, "--max_steps=2", **ON)
         assert (tmp_path / "two" / "checkpoint-2" / "pytorch_model_fsdp.bin").exists()
-    run_two(*arguments, "--resume=true", **ON)
+    run_two(python, *arguments, "--resume=true", **ON)
     assert_close_files(tmp_path / "one", tmp_path / "two")
     for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
         for name in ("loss", "eval_loss", "eval_chrf"):

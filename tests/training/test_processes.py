@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,23 +17,22 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 ROOT = Path(__file__).parents[2]
 
 
-def test_validation_works_in_a_group_without_the_cpu(finished, tmp_path):
+def test_validation_works_in_a_group_without_the_cpu(python, finished, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    first, second = in_two_processes(validate, folder, backend="cuda:gloo")
+    first, second = in_two_processes(python, validate, folder, backend="cuda:gloo")
     assert first == second
     assert first == pytest.approx(validate(0, folder), rel=1e-5)
 
 
-def test_processes_wait_for_the_first_and_end_where_one_fails(tmp_path):
-    """In one test, because they share a server that takes its time to start."""
+def test_processes_wait_for_the_first_and_end_where_one_fails(python, tmp_path):
     folders = [tmp_path / name for name in ("wait", "first", "second")]
     for folder in folders:
         folder.mkdir()
-    answers = in_two_processes(wait_for_the_first, folders[0], backend="gloo", seconds=2)
+    answers = in_two_processes(python, wait_for_the_first, folders[0], backend="gloo", seconds=2)
     assert answers == [[0, "prepared0"], [0, "prepared1"]]
     # One says why, the other ends and says nothing.
-    assert in_two_processes(fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]
-    assert in_two_processes(fail_in_second, folders[2], backend="gloo") == [1, "No space left on device"]
+    assert in_two_processes(python, fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]
+    assert in_two_processes(python, fail_in_second, folders[2], backend="gloo") == [1, "No space left on device"]
 
 
 STOPPED = """
@@ -56,16 +54,16 @@ sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 
-def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(run, tmp_path):
+def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, tmp_path):
     """Two batches a step are two processes, or two in turn in one; what was left is trained on, and counted, alike."""
     before = signal.getsignal(signal.SIGTERM)
     # Adam would make much of the rounding of gradients near 0.
     exact = ("--model.dropout=0", "--label_smoothing=0", "--learning_rate_factor=0.02", "--adam_epsilon=1e-4")
     whole = run("whole", *exact)
     (tmp_path / "stopped.py").write_text(STOPPED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += [str(tmp_path / "stopped.py"), str(run.recipe), f"--output_dir={tmp_path / 'part'}", *exact]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHON_EXEC": python, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     outcome = subprocess.run(
         [*command, "--gradient_accumulation_steps", "1"], env=environment, capture_output=True, text=True, timeout=300
     )

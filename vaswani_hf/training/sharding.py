@@ -4,6 +4,7 @@
 """
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,21 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compi
     # Averaging, the Hub and everybody else read whole weights. The settings of the former type would stay.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
+    # `training.bf16` is autocast over weights and sums in float32, as in one process; accelerate would round the weights of
+    # layer norms, and the sums of gradients, to bf16 as well.
+    plugin.mixed_precision_policy = None
+
+
+def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
+    """The autocast of a sharded model in bf16; nothing for others, whose `forward` accelerate has wrapped in it.
+
+    Args:
+        accelerator (Accelerator): That of the run.
+
+    Returns:
+        AbstractContextManager: Around the forward pass and the loss.
+    """
+    return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
 def whole_model(model: Any) -> Any:

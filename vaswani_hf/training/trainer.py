@@ -32,7 +32,7 @@ from ..translation.translator import Translator
 from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, rotate_checkpoints
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
-from .sharding import prepare_sharding, whole_model
+from .sharding import prepare_sharding, sharded_autocast, whole_model
 from .stopping import Interrupt, Stop
 
 
@@ -151,6 +151,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
         return batches, num_items
 
+    def autocast_smart_context_manager(self, *args, **kwargs):
+        return sharded_autocast(self.accelerator)
+
     def training_step(self, *args, **kwargs) -> torch.Tensor:
         """The loss of one batch, which `take_losses` gives away."""
         loss = super().training_step(*args, **kwargs)
@@ -239,7 +242,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         start = time.perf_counter()
         # Processes may have unequally many batches, which they could not compute together.
         model = whole_model(self.accelerator.unwrap_model(self.model))
-        shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+        with sharded_autocast(self.accelerator):
+            shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
         if not shares:
             return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)

@@ -1,0 +1,169 @@
+"""The files of configuration/accelerate, launched on this machine's CPU: processes that together are one process."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from recording_worker import RECORD
+from tiny_runs import metrics, weights
+
+from vaswani_hf.data.number_words import english_words, german_words
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "configuration" / "accelerate"
+TRAIN = str(ROOT / "scripts" / "train.py")
+# accelerate shards on accelerators alone; this does on a CPU.
+TRAIN_SHARDED = [str(Path(__file__).with_name("fsdp_worker.py")), "train"]
+RECORD_BATCHES = str(Path(__file__).with_name("recording_worker.py"))
+NUM_PAIRS = 300
+RECIPE = """
+output_dir: out
+data:
+  {source_language: en, target_language: de, train_source: train.en, train_target: train.de,
+   validation_source: validation.en, validation_target: validation.de, max_length: 64}
+tokenizer: {vocab_size: 280}
+model:
+  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
+training:
+  {max_steps: 20, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
+   warmup_steps: 4000, logging_steps: 1, eval_steps: 20, save_steps: 10}
+decoding: {num_beams: 2, max_length: 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with a recipe and its corpus, in which no sentence stands twice."""
+    folder = tmp_path_factory.mktemp("runs")
+    numbers = random.Random(0).sample(range(10000), NUM_PAIRS + 10)
+    for language, words in (("en", english_words), ("de", german_words)):
+        lines = [words(number) + "\n" for number in numbers]
+        (folder / f"train.{language}").write_text("".join(lines[:NUM_PAIRS]), encoding="utf-8")
+        (folder / f"validation.{language}").write_text("".join(lines[NUM_PAIRS:]), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(python, folder):
+    """Begin `python -m MODULE …` in the folder, with the forks of a Python that has imported everything."""
+
+    def start(*words, **environment: str) -> subprocess.Popen:
+        own = {"PYTHON_EXEC": python, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RECORD_FOLDER": str(folder)}
+        return subprocess.Popen(
+            [python, *map(str, words)],
+            cwd=folder,
+            env=os.environ | own | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def end(process: subprocess.Popen) -> str:
+    """The standard output of a process that ends well."""
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+def launched(start, name: str, *words) -> subprocess.Popen:
+    return start("-m", "accelerate.commands.launch", "--config_file", CONFIGURATION / f"{name}.yaml", *words)
+
+
+def assert_same_run(one: Path, several: Path) -> None:
+    """Loss, gradients and validation by step (bf16 rounds by up to 4e-3), and the weights, which have moved."""
+    for left, right in zip(metrics(one), metrics(several), strict=True):
+        for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
+            assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=5e-3), name
+    end, middle = weights(several), weights(one / "checkpoint-10")
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(end[name], tensor, rtol=0, atol=1e-5)
+        assert (end[name] - middle[name]).abs().max() > 5e-5
+
+
+@pytest.fixture(scope="module", params=["false", "true"], ids=["float32", "bf16"])
+def precision(request, start, folder) -> str:
+    """A precision, in which one process has trained with twice the accumulation."""
+    end(start(TRAIN, "recipe.yaml", f"--bf16={request.param}", f"--output_dir=one-{request.param}",
+              "--gradient_accumulation_steps=2"))  # fmt: skip
+    return request.param
+
+
+@pytest.mark.parametrize(("name", "script"), [("ddp", [TRAIN]), ("fsdp2", TRAIN_SHARDED)])
+def test_two_processes_are_one_with_twice_the_accumulation(start, folder, precision, name, script):
+    output = f"{name}-{precision}"
+    end(launched(start, name, *script, "recipe.yaml", f"--bf16={precision}", f"--output_dir={output}"))
+    assert_same_run(folder / f"one-{precision}", folder / output)
+    assert json.loads((folder / output / "results.json").read_text())["training"]["processes"] == 2
+    assert (folder / output / "checkpoint-20" / "pytorch_model_fsdp.bin").exists() == (name == "fsdp2")
+
+
+def test_two_nodes_meet(start, folder):
+    """Two launchers with a process each, which a network would lie between."""
+    end(start(TRAIN, "recipe.yaml", "--output_dir=one-node", "--max_steps=2", "--gradient_accumulation_steps=2"))
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    place = ("--num_processes", 2, "--main_process_ip", "127.0.0.1", "--main_process_port", port)
+    nodes = [
+        launched(
+            start, "two_nodes", "--machine_rank", rank, *place, TRAIN, "recipe.yaml", "--output_dir=two-nodes",
+            "--max_steps=2",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for node in nodes:
+        end(node)
+    one, two = weights(folder / "one-node"), weights(folder / "two-nodes")
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
+    assert json.loads((folder / "two-nodes" / "results.json").read_text())["training"]["processes"] == 2
+
+
+def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[int, ...]]]]:
+    """The batches that processes have recorded, in the order in which the run counts them: in turn, step by step."""
+    files = [folder / RECORD.format(rank) for rank in range(processes)]
+    taken = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    for file in files:
+        file.unlink()
+    steps: dict[int, list] = {}
+    for turn in zip(*taken, strict=True):
+        for step, batch in turn:
+            steps.setdefault(step, []).append([tuple(ids) for ids in batch])
+    return steps
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
+    """Six batches a step, of one process, of three, and of two that go on after them; no epoch is a number of steps."""
+
+    def run(output, processes, *overrides):
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes) * (processes > 1)
+        accumulation = f"--gradient_accumulation_steps={6 // processes}"
+        end(start(*launcher, RECORD_BATCHES, "recipe.yaml", f"--output_dir={output}-{streaming}", accumulation,
+                  f"--streaming={streaming}", "--source_tokens_per_batch=500", "--target_tokens_per_batch=700",
+                  "--eval_steps=100", "--save_steps=100", *overrides))  # fmt: skip
+        return batches_by_step(folder, processes)
+
+    alone = run("alone", 1, "--max_steps=8")
+    parts = run("parts", 3, "--max_steps=3") | run("parts", 2, "--max_steps=8", "--resume=true")
+    assert [len(batches) for batches in alone.values()] == [6] * 8
+    assert parts == alone
+    pairs = [pair for batches in alone.values() for batch in batches for pair in batch]
+    epochs = [pairs[first : first + NUM_PAIRS] for first in range(0, len(pairs), NUM_PAIRS)]
+    assert len(epochs) >= 3
+    for epoch in epochs[:-1]:
+        assert set(Counter(epoch).values()) == {1}
+        assert len(epoch) == NUM_PAIRS
+    assert epochs[0] != epochs[1]
