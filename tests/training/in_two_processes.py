@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 from accelerate import PartialState
-from mortal_runs import forking_server
 
 import vaswani_hf.data.corpus
 from vaswani_hf.recipe import load_recipe

@@ -61,7 +61,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
         if value is not None and (value < 1 if place != "training.num_train_epochs" else value <= 0):
             raise ValueError(f"`{place}` must be positive, but is {value}.")
     for place in _NOT_NEGATIVE:
-        if not 0 <= values[place] < float("inf"):
+        if values[place] is not None and not 0 <= values[place] < float("inf"):
             raise ValueError(f"`{place}` must be 0 or more, but is {values[place]}.")
     for place in ("training.adam_beta1", "training.adam_beta2", "tokenizer.bpe_dropout"):
         if not 0 <= values[place] < 1:

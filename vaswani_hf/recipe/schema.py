@@ -99,7 +99,8 @@ class TrainingSection:
     adam_beta2: float = 0.98
     adam_epsilon: float = 1e-9
     max_grad_norm: float = 0.0
-    bf16: bool = False
+    # null: what is fast and safe on the machine that is found; the run records what it was.
+    bf16: bool | None = None
     torch_compile: bool = False
     gradient_checkpointing: bool = False
     logging_steps: int = 50
@@ -109,7 +110,7 @@ class TrainingSection:
     average_checkpoints: int = 0
     early_stopping_patience: int | None = None
     metric_for_best_model: Literal["loss", "bleu"] = "loss"
-    dataloader_num_workers: int = 0
+    dataloader_num_workers: int | None = None
     report_to: list[str] = field(default_factory=list)
     resume: bool = False
 

@@ -1,10 +1,54 @@
-"""The name of the hardware that a run is trained on."""
+"""The hardware that a run is trained on: its name, and what is fast and safe on it."""
 
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+
+from ..recipe.schema import Recipe, TrainingSection
+from ..translation.precision import has_bfloat16
+
+# Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
+WORKERS_OF_AN_ACCELERATOR = 2
+
+
+def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+    """A recipe with what it leaves to the machine: bfloat16 where there is hardware for it, processes that prepare batches.
+
+    Args:
+        recipe (Recipe): The run.
+        earlier (Recipe, optional): What the run to be resumed has recorded, which it goes on with.
+
+    Returns:
+        Recipe: The same for all processes, if the first one decides.
+    """
+    training, data = recipe.training, recipe.data
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    bf16, workers = training.bf16, training.dataloader_num_workers
+    if bf16 is None:
+        bf16 = earlier.training.bf16 if earlier and earlier.training.bf16 is not None else has_bfloat16(device)
+    if workers is None:
+        workers = 0 if device.type == "cpu" or data.streaming else WORKERS_OF_AN_ACCELERATOR
+    return replace(recipe, training=replace(training, bf16=bf16, dataloader_num_workers=workers))
+
+
+def described(training: TrainingSection, device: torch.device) -> str:
+    """What a run computes with, for its first lines.
+
+    Args:
+        training (TrainingSection): That of a `settled` recipe.
+        device (torch.device): The device of this process.
+    """
+    parts = ["bfloat16 (off by `--bf16 false`)" if training.bf16 else "float32"]
+    if not training.bf16 and not has_bfloat16(device):
+        parts = [f"float32 (no bfloat16 in the hardware of this {device.type})"]
+    if training.torch_compile:
+        parts.append("compiled (off by `--torch_compile false`)")
+    if workers := training.dataloader_num_workers:
+        parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
+    return ", ".join(parts)
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:

@@ -22,6 +22,7 @@ from ..checkpoint.hub import HubError
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
+from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
@@ -32,6 +33,7 @@ from ..recipe.schema import PublishingSection
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
 from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of, put_back_replaced, rotate_checkpoints
+from .hardware import described, settled
 from .processes import Processes
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
@@ -114,7 +116,8 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: _with_pinned_data(recipe, earlier))
+    recipe = processes.by_first(lambda: settled(_with_pinned_data(recipe, earlier), earlier))
+    training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
     if processes.by_first(lambda: is_finished(recipe, earlier)):
         if processes.is_first:
@@ -283,8 +286,10 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-        device = trainer.args.device.type
-        print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device}", flush=True)
+        device = trainer.args.device
+        means = described(trainer.training, device)
+        print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}", flush=True)
+    keep_free_memory()
     try:
         with trainer.stop.saving_first(), naming_the_folder(Path(trainer.args.output_dir)):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

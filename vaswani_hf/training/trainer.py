@@ -133,6 +133,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
             **options,
         )
 
+    def _prepare_input(self, data: Any) -> Any:
+        # Pinned memory is copied while the device works on.
+        if isinstance(data, torch.Tensor) and data.is_pinned():
+            data = data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
+
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """The paper's schedule (Section 5.3), whatever the number of steps."""
         if self.lr_scheduler is None:

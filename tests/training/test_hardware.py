@@ -1,0 +1,78 @@
+"""What a run leaves to the machine that it finds."""
+
+import json
+
+import pytest
+import torch
+from tiny_runs import same, weights
+
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import hardware
+from vaswani_hf.training.hardware import described, settled
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Let the machine have an accelerator, or not, and bfloat16 in hardware, or not."""
+
+    def found(device: str, bf16: bool):
+        accelerator = None if device == "cpu" else torch.device(device)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: accelerator)
+        monkeypatch.setattr(hardware, "has_bfloat16", lambda device: bf16)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("device", "bf16", "words", "means"),
+    [
+        ("cpu", False, [], "float32 (no bfloat16 in the hardware of this cpu)"),
+        ("cpu", True, [], "bfloat16 (off by `--bf16 false`)"),
+        ("cpu", True, ["--bf16", "false"], "float32"),
+        ("cuda", True, [], "bfloat16 (off by `--bf16 false`), batches prepared by 2 processes"),
+        ("cuda", True, ["--dataloader_num_workers", "0"], "bfloat16 (off by `--bf16 false`)"),
+        ("cuda", True, ["--streaming", "true"], "bfloat16 (off by `--bf16 false`)"),
+        ("cuda", False, ["--dataloader_num_workers", "1", "--torch_compile", "true"],
+         "float32 (no bfloat16 in the hardware of this cuda), compiled (off by `--torch_compile false`), "
+         "batches prepared by 1 process"),
+    ],
+)  # fmt: skip
+def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16, words, means):
+    machine(device, bf16)
+    recipe = load_recipe(run.recipe, words)
+    assert described(settled(recipe, None).training, torch.device(device)) == means
+
+
+def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
+    machine("cpu", True)
+    folder = run("run", "--max_steps", "2", "--save_steps", "2")
+    assert "bfloat16 (off by `--bf16 false`)" in capsys.readouterr().out
+    assert load_recipe(folder / "recipe.yaml").training.bf16 is True
+    machine("cpu", False)
+    run("run", "--max_steps", "4", "--save_steps", "2", "--resume", "true")
+    assert load_recipe(folder / "recipe.yaml").training.bf16 is True
+    assert json.loads((folder / "results.json").read_text())["training"]["step"] == 4
+    machine("cpu", True)
+    assert same(weights(run("whole", "--max_steps", "4", "--save_steps", "2")), weights(folder))
+    with pytest.raises(ValueError, match="`training.bf16` is False, but the run in '.*' that is to be resumed has True"):
+        run("run", "--max_steps", "6", "--resume", "true", "--bf16", "false")
+
+
+def test_bfloat16_on_a_processor_attends_in_float32(tiny_model):
+    """The backward pass of the fused kernel is slow in bfloat16 there; what it gives is what float32 gives."""
+    model = tiny_model().train()
+    kinds = set()
+    fused = torch.nn.functional.scaled_dot_product_attention
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            torch.nn.functional,
+            "scaled_dot_product_attention",
+            lambda query, *args, **kwargs: (kinds.add(query.dtype), fused(query, *args, **kwargs))[1],
+        )
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
+        loss.backward()
+        assert kinds == {torch.float32}
+        assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+        exact = tiny_model().train()(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
+        assert loss.item() == pytest.approx(exact.item(), rel=0.02)
