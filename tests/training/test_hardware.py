@@ -54,7 +54,9 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
     assert json.loads((folder / "results.json").read_text())["training"]["step"] == 4
     machine("cpu", True)
     assert same(weights(run("whole", "--max_steps", "4", "--save_steps", "2")), weights(folder))
-    with pytest.raises(ValueError, match="`training.bf16` is False, but the run in '.*' that is to be resumed has True"):
+    with pytest.raises(
+        ValueError, match="`training.bf16` is False, but the run in '.*' that is to be resumed has True"
+    ):
         run("run", "--max_steps", "6", "--resume", "true", "--bf16", "false")
 
 

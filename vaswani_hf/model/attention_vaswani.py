@@ -96,6 +96,17 @@ def attention_masks(
     one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
+    is_plain = all(one.implementation in ("eager", "sdpa") and one.neighbourhood is None for one in attentions)
+    if (
+        is_plain
+        and past_key_values is None
+        and getattr(attention_mask, "ndim", 0) == 2
+        and is_waited_for(inputs_embeds)
+    ):
+        # transformers would wait to see if the mask hides anything.
+        mask = attention_mask.bool()[:, None, None]
+        causal = mask.new_ones(mask.shape[-1], mask.shape[-1]).tril() if attentions[0].is_causal else True
+        return [mask & causal] * len(attentions)
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
     if encoder_hidden_states is not None:
@@ -128,21 +139,9 @@ def attention_masks(
                 config = copy.copy(config)
                 config._attn_implementation = implementation
             near = {"and_mask_function": lambda *places, near=allowed: near(*places[2:])} if allowed else {}
-            padded = {"attention_mask": _unread_mask(attention, given, implementation)} if not allowed else {}
-            made[kind] = create(config=config, **given | padded, **near)
+            made[kind] = create(config=config, **given, **near)
         masks.append(made[kind])
     return masks
-
-
-def _unread_mask(attention: "VaswaniAttention", given: dict[str, Any], implementation: str) -> torch.Tensor | None:
-    """The mask [B, S], or where transformers would wait to see if it hides anything, the mask [B, 1, 1 or T, S] that it comes to."""
-    mask = given["attention_mask"]
-    if implementation not in ("eager", "sdpa") or getattr(mask, "ndim", 0) != 2 or not is_waited_for(mask):
-        return mask
-    if given.get("past_key_values") is not None:
-        return mask
-    visible = mask.bool()[:, None, None]
-    return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if attention.is_causal else visible
 
 
 def tree_masks(
@@ -312,14 +311,14 @@ class VaswaniAttention(nn.Module):
             # transformers counts the token itself.
             kwargs["sliding_window"] = self.window + 1
         settings = {"dropout": dropout, "scaling": self.scaling, **kwargs}
+        is_slow = self.training and query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
             output, weights = attention_mask.attended(kernel, self, query, key, value, **settings), None
-        elif self.training and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-            # The fused kernel's backward pass is ten times as slow in bfloat16 there (126 against 9 ms).
-            exact = (states.float() for states in (query, key, value))
+        elif is_slow and implementation == "sdpa":
+            # The kernel's backward pass takes ten times as long in bfloat16 there (126 against 9 ms).
             with torch.autocast("cpu", enabled=False):
-                output, weights = kernel(self, *exact, attention_mask, **settings)
-            output = output.to(value.dtype)
+                output, weights = kernel(self, query.float(), key.float(), value.float(), attention_mask, **settings)
+            output = output.to(query.dtype)
         else:
             output, weights = kernel(self, query, key, value, attention_mask, **settings)
         output = output[..., : self.d_v]
