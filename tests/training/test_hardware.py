@@ -1,7 +1,5 @@
 """What a run leaves to the machine that it finds."""
 
-import json
-
 import pytest
 import torch
 from tiny_runs import same, weights
@@ -51,7 +49,7 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
     machine("cpu", False)
     run("run", "--max_steps", "4", "--save_steps", "2", "--resume", "true")
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
-    assert json.loads((folder / "results.json").read_text())["training"]["step"] == 4
+    assert (folder / "checkpoint-4").is_dir()
     machine("cpu", True)
     assert same(weights(run("whole", "--max_steps", "4", "--save_steps", "2")), weights(folder))
     with pytest.raises(

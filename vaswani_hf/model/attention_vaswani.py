@@ -96,17 +96,12 @@ def attention_masks(
     one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
-    is_plain = all(one.implementation in ("eager", "sdpa") and one.neighbourhood is None for one in attentions)
-    if (
-        is_plain
-        and past_key_values is None
-        and getattr(attention_mask, "ndim", 0) == 2
-        and is_waited_for(inputs_embeds)
-    ):
+    if past_key_values is None and is_waited_for(inputs_embeds) and _are_plain(attentions, attention_mask):
         # transformers would wait to see if the mask hides anything.
         mask = attention_mask.bool()[:, None, None]
-        causal = mask.new_ones(mask.shape[-1], mask.shape[-1]).tril() if attentions[0].is_causal else True
-        return [mask & causal] * len(attentions)
+        return [mask & mask.new_ones(mask.shape[-1:] * 2).tril() if attentions[0].is_causal else mask] * len(
+            attentions
+        )
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
     if encoder_hidden_states is not None:
@@ -142,6 +137,13 @@ def attention_masks(
             made[kind] = create(config=config, **given, **near)
         masks.append(made[kind])
     return masks
+
+
+def _are_plain(attentions: Sequence["VaswaniAttention"], mask: torch.Tensor | None) -> bool:
+    is_two_dimensional = getattr(mask, "ndim", 0) == 2
+    return is_two_dimensional and all(
+        a.implementation in ("eager", "sdpa") and a.neighbourhood is None for a in attentions
+    )
 
 
 def tree_masks(
