@@ -97,11 +97,7 @@ def attention_masks(
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
     if past_key_values is None and is_waited_for(inputs_embeds) and _are_plain(attentions, attention_mask):
-        # transformers would wait to see if the mask hides anything.
-        mask = attention_mask.bool()[:, None, None]
-        return [mask & mask.new_ones(mask.shape[-1:] * 2).tril() if attentions[0].is_causal else mask] * len(
-            attentions
-        )
+        return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
     if encoder_hidden_states is not None:
@@ -140,10 +136,14 @@ def attention_masks(
 
 
 def _are_plain(attentions: Sequence["VaswaniAttention"], mask: torch.Tensor | None) -> bool:
-    is_two_dimensional = getattr(mask, "ndim", 0) == 2
-    return is_two_dimensional and all(
-        a.implementation in ("eager", "sdpa") and a.neighbourhood is None for a in attentions
-    )
+    of_all = all(one.implementation in ("eager", "sdpa") and one.neighbourhood is None for one in attentions)
+    return of_all and getattr(mask, "ndim", 0) == 2
+
+
+def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """The mask [B, 1, 1 or T, S] that [B, S] comes to; transformers would wait to see if it hides anything."""
+    visible = mask.bool()[:, None, None]
+    return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
 
 def tree_masks(
