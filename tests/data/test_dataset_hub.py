@@ -9,7 +9,9 @@ import sys
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from huggingface_hub import HfApi
+from safetensors.torch import load_file
 
 from vaswani_hf.checkpoint.hub import HubError
 from vaswani_hf.data.corpus import load_split, pin_dataset
@@ -134,6 +136,24 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
 def test_a_stream_is_read_from_the_hub_too(recipe):
     pinned = pin_dataset(recipe("--streaming", "true").data, None)
     assert sum(1 for _ in load_split(pinned, "train", 1)) == 60
+
+
+@pytest.mark.parametrize("streaming", ["true", "false"])
+def test_a_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(dataset, recipe, tmp_path, streaming):
+    shards = {f"de-en/train-0000{number}-of-00003.parquet": parquet("train", 20 + number) for number in range(3)}
+    dataset.commit({**files(), "de-en/train-00000-of-00001.parquet": None, **shards})
+
+    def run(name, *overrides):
+        options = [f"--output_dir={tmp_path / name}", "--streaming", streaming, *overrides]
+        train(load_recipe(recipe.path, options))
+        return load_file(tmp_path / name / "model.safetensors")
+
+    whole = run("whole", "--max_steps", "9")
+    assert results(tmp_path / "whole")["corpus"]["train"]["kept"] >= 63
+    for stop in ("1", "5") if streaming == "true" else ("4",):
+        run(f"stopped{stop}", "--max_steps", stop)
+        resumed = run(f"stopped{stop}", "--max_steps", "9", "--resume", "true")
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def refusal(recipe, *overrides) -> str:

@@ -203,6 +203,74 @@ def test_a_stream_goes_on_after_any_batch(lengths):
         assert numbers(itertools.islice(stopped, 5)) == whole[done : done + 5]
 
 
+# Shards
+
+
+def sharded(counts: list[int]) -> IterableDataset:
+    """A stream of shards with so many pairs, whose token ids say where each stands; prepared like that of a run."""
+
+    def generate(shards):
+        for shard, count in shards:
+            for row in range(count):
+                length = 3 + (row * 7 + shard) % 11
+                number = shard * 1000 + row
+                yield {"input_ids": [number] * length, "labels": [number] * length} | dict.fromkeys(
+                    ("source_length", "target_length"), length
+                )
+
+    shards = IterableDataset.from_generator(generate, gen_kwargs={"shards": list(enumerate(counts))})
+    return shards.map(lambda batch: batch, batched=True, batch_size=10)
+
+
+def sharded_batches(counts, state=None, **share) -> EndlessStream:
+    made = EndlessStream(sharded(counts), 90, 90, seed=3, window_batches=4, **share)
+    if state is not None:
+        made.load_state_dict(json.loads(json.dumps(state)))
+    return made
+
+
+SHARDS = [[60], [30, 0, 1, 45, 20], [9] * 25]
+
+
+@pytest.mark.parametrize("counts", SHARDS, ids=["one", "unequal", "many"])
+def test_an_epoch_takes_shards_in_another_order_and_each_pair_once(counts):
+    everything = sorted(shard * 1000 + row for shard, count in enumerate(counts) for row in range(count))
+    epochs, batches = [[], [], []], [set(), set(), set()]
+    for pairs in sharded_batches(counts):
+        (batch,) = numbers([pairs])
+        if batch[0][0] == 3:
+            break
+        epochs[batch[0][0]] += [row for _, row in batch]
+        batches[batch[0][0]].add(frozenset(row for _, row in batch))
+    assert [sorted(epoch) for epoch in epochs] == [everything] * 3
+    assert epochs[0] != epochs[1] != epochs[2]
+    # Pairs of equal length meet in other batches.
+    assert batches[0] != batches[1] != batches[2]
+    if len(counts) == 25:
+        begins = [{row // 1000 for row in epoch[:30]} for epoch in epochs]
+        # A window mixes shards, others in each epoch.
+        assert all(len(begin) >= 6 for begin in begins)
+        assert begins[0] != begins[1] != begins[2]
+
+
+@pytest.mark.parametrize("counts", SHARDS, ids=["one", "unequal", "many"])
+def test_shards_go_on_after_any_batch_with_any_number_of_processes(counts):
+    whole = numbers(itertools.islice(sharded_batches(counts), 70))
+    assert whole[-1][0][0] >= 2
+    for done in (0, 1, 3, 4, 5, 9, 17, 26, 39):
+        stopped = sharded_batches(counts)
+        assert numbers(itertools.islice(stopped, done)) == whole[:done]
+        shares = [
+            numbers(
+                itertools.islice(
+                    sharded_batches(counts, stopped.state_dict(), num_processes=2, process_index=index), 12
+                )
+            )
+            for index in range(2)
+        ]
+        assert [batch for pair in zip(*shares, strict=True) for batch in pair] == whole[done : done + 24]
+
+
 def test_a_resumed_stream_can_stop_again(lengths):
     whole = numbers(itertools.islice(streamed(lengths), 300))
     state, seen = None, []

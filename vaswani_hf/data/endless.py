@@ -16,6 +16,7 @@ from datasets import IterableDataset
 
 from .batching import TokenBudgetSampler, cut_into_batches
 from .columns import PairRows
+from .shards import ShuffledShards
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
@@ -67,8 +68,8 @@ class EpochPairs(PairRows):
 class EndlessStream(torch.utils.data.IterableDataset):
     """The batches of a stream of prepared pairs that one process takes, epoch after epoch.
 
-    The stream is read window by window; a window is sorted and cut like a whole corpus by `TokenBudgetSampler`, and its
-    batches are permuted. A rest of less than a full batch at the end of an epoch joins the last window. Every process
+    The stream is read window by window, from its shards in an order of the epoch; the pairs of a window are permuted, then
+    sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A rest of less than a full batch at the end of an epoch joins the last window. Every process
     reads the whole stream. Each pair is given the number of its `epoch`. The loader is `DataLoader(stream,
     batch_size=None, collate_fn=collator)`, without workers, because the state is that of the reading process.
     """
@@ -98,15 +99,14 @@ class EndlessStream(torch.utils.data.IterableDataset):
             process_index: The number of this process.
             window_batches: The size of a window, in full batches.
         """
-        self._pairs = pairs
+        self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed
         self._num_processes = num_processes
         self._process_index = process_index
         self._window_batches = window_batches
-        self._beginning = pairs.state_dict()
         # The window that is read, and the number of batches, of all epochs and processes, that are done.
-        self._window = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": self._beginning}
+        self._window: dict[str, Any] = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": None}
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
@@ -160,18 +160,16 @@ class EndlessStream(torch.utils.data.IterableDataset):
                         yield batch
             if not has_pairs:
                 raise ValueError("The stream of training pairs must hold a pair that survives cleaning, but has none.")
-            epoch, first_window, start = epoch + 1, 0, self._beginning
+            epoch, first_window, start = epoch + 1, 0, None
 
-    def _windows(self, epoch: int, start: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """The windows of an epoch from a place in the stream on, each with the place where it begins."""
-        self._pairs.set_epoch(epoch)
-        self._pairs.load_state_dict(start)
         source_tokens, target_tokens = self._budgets
         # Whole numbers, because a sum of fractions would depend on where a run was resumed.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled, full = 0, None
-        for pair in self._pairs:
+        for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # One batch more is read, to see that the rest of the epoch is worth a window.
@@ -185,9 +183,12 @@ class EndlessStream(torch.utils.data.IterableDataset):
             yield start, pairs
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
+        generator = np.random.default_rng(seed)
+        # Pairs of equal lengths would meet in the same batches each time.
+        pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths, target_lengths = (
             np.array([pair[f"{side}_length"] for pair in pairs]) for side in ("source", "target")
         )
         batches = cut_into_batches(source_lengths, target_lengths, *self._budgets)
-        np.random.default_rng(seed).shuffle(batches)
+        generator.shuffle(batches)
         return [[pairs[row] for row in batch] for batch in batches]
