@@ -8,7 +8,7 @@ TORCH ?= --constraint constraints.txt torch
 # Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart test lint bench install
+.PHONY: quickstart test test-oldest lint bench install
 
 install: $(VENV)/installed
 
@@ -28,6 +28,18 @@ quickstart: install
 test: install
 	HF_HUB_DISABLE_XET=1 $(BIN)/python -m pytest $(WORKERS) -m transfer
 	env -u HF_HUB_DISABLE_XET $(BIN)/python -m pytest $(WORKERS)
+
+# The oldest versions that pyproject.toml allows, in an environment of their own: recipes from text to a scored checkpoint,
+# killed, damaged and resumed, and the private names.
+OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_training.py tests/training/test_killed.py \
+	tests/training/test_damaged.py tests/training/test_explosion.py
+
+test-oldest:
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt torch
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable . \
+		pytest pytest-xdist peft tensorboard
+	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -1,21 +1,59 @@
 """The numbered checkpoints of a run: made whole under another name, found again, rotated by step."""
 
+import contextlib
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import TrainerState
 
-from ..checkpoint.files import checkpoints_in, open_to_readers, read_state, scores_by_step, weight_files
+from ..checkpoint.files import (
+    RECIPE_FILE,
+    WriteError,
+    checkpoints_in,
+    open_to_readers,
+    read_state,
+    scores_by_step,
+    weight_files,
+)
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
 
 # A checkpoint is written into this folder of the run; what is left in it was not written to its end.
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
+
+
+def refuse_vanished(folder: Path) -> None:
+    """Refuses to make the folder of a run again where somebody has deleted it: what was in it would be missing.
+
+    Args:
+        folder (Path): The output folder of the run.
+
+    Raises:
+        WriteError: If the recipe of the run is no more there.
+    """
+    if not (folder / RECIPE_FILE).is_file():
+        raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
+
+
+@contextlib.contextmanager
+def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
+    """Says that the folder of a run has vanished where something cannot be written for that.
+
+    Args:
+        folder (Path): The output folder of the run.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError | RuntimeError | SafetensorError):
+            refuse_vanished(folder)
+        raise
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:

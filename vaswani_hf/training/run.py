@@ -32,7 +32,15 @@ from ..recipe.licenses import check_allowed
 from ..recipe.schema import PublishingSection
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
-from .checkpoints import STAGING_FOLDER, final_checkpoints, number_of, put_back_replaced, rotate_checkpoints
+from .checkpoints import (
+    STAGING_FOLDER,
+    final_checkpoints,
+    naming_a_vanished_folder,
+    number_of,
+    put_back_replaced,
+    refuse_vanished,
+    rotate_checkpoints,
+)
 from .hardware import described, settled
 from .processes import Processes
 from .results import read_results, record_licenses, record_recipe, write_results
@@ -53,7 +61,7 @@ FINAL_STAGING_FOLDER = ".staging"
 
 
 # What gloo and NCCL say of a process that is no more there.
-_LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|[Bb]roken pipe|gloo|NCCL|Socket"
+_LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class LostProcessError(Exception):
@@ -283,6 +291,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         InterruptedRunError: If a signal ended the training early.
         DivergedRunError: If a loss or a gradient was not finite.
     """
+    folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -291,7 +300,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}", flush=True)
     keep_free_memory()
     try:
-        with trainer.stop.saving_first(), naming_the_folder(Path(trainer.args.output_dir)):
+        with trainer.stop.saving_first(), naming_a_vanished_folder(folder), naming_the_folder(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except NothingLeftError:
         pass
@@ -329,7 +338,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
     model.load_state_dict(average_checkpoints(checkpoints))
-    with naming_the_folder(folder):
+    with naming_a_vanished_folder(folder), naming_the_folder(folder):
         save_model(model, corpus, folder)
         write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])
 
@@ -343,6 +352,7 @@ def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None
         folder (Path): The checkpoint's folder.
     """
     staging = folder / FINAL_STAGING_FOLDER
+    refuse_vanished(folder)
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     open_to_readers(staging)

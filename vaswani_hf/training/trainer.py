@@ -29,7 +29,7 @@ from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
-from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, rotate_checkpoints
+from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, refuse_vanished, rotate_checkpoints
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, sharded_autocast, whole_model
@@ -204,7 +204,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial) -> None:
         """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
         folder = Path(self.args.output_dir)
-        self.processes.by_first(lambda: shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True))
+        self.processes.by_first(lambda: self._make_room(folder))
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
@@ -220,6 +220,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         finally:
             self.args.output_dir = str(folder)
             self.stop.is_saving = False
+
+    def _make_room(self, folder: Path) -> None:
+        refuse_vanished(folder)
+        shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
     def _complete_checkpoint(self, folder: Path) -> None:
         step = self.state.global_step
