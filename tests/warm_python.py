@@ -121,6 +121,11 @@ def answer(connection: socket.socket) -> list[str]:
         for number, stream in zip(numbers, moved, strict=True):
             os.dup2(stream, number)
             os.close(stream)
+        # Python has nothing where a stream was closed before it began.
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if number not in numbers:
+                os.close(number)
+                setattr(sys, name, None)
         for number in deaf:
             signal.signal(number, signal.SIG_IGN)
         os.environ.clear()
@@ -184,11 +189,15 @@ def end(arguments: list[str]) -> NoReturn:
     atexit._run_exitfuncs()
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
-    # A stream may be closed, or have nobody left who reads it.
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code or 0 if isinstance(code, int | None) else 1)
+    status = code or 0 if isinstance(code, int | None) else 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError as error:
+            print(f"Exception ignored on flushing {stream.name}: {error}", file=sys.stderr)
+            status = 120
+    os._exit(status)
 
 
 if __name__ == "__main__":
