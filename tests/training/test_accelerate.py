@@ -148,7 +148,8 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=1e-4), name
     for place in (Path("checkpoint-6"), Path()):
         one, two = weights(folder / "one-zero" / place), weights(folder / "zero" / place)
-        assert one.keys() == two.keys()
+        # DeepSpeed gives the trainer copies of tied weights, which numbered checkpoints hold too.
+        assert one.keys() <= two.keys() and (one.keys() == two.keys() or place.name)
         for name, tensor in one.items():
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
     with pytest.raises(AssertionError, match="was saved with DeepSpeed; resume it with DeepSpeed, not without it"):
