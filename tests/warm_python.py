@@ -2,14 +2,17 @@
 
 `with warm_python(folder) as python:` gives the path of an executable that is used as `python` is: `python -c CODE …`,
 `python -m MODULE …` or `python SCRIPT …`, with environment, folder, streams, signals and exit code of its own. Where a
-test is about what is imported, or about a fresh interpreter, it takes `sys.executable`.
+test is about what is imported, or about a fresh interpreter, it takes `sys.executable`. What such a process starts itself
+with its own `sys.executable`, by a launcher or by multiprocessing, is forked likewise.
 """
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -33,13 +36,16 @@ PRELOADED = """
 # Told with nothing but the standard library, and without `site`, so that it starts in an instant.
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
+streams = [number for number in map(int, os.listdir("/dev/fd")) if os.path.exists(f"/dev/fd/{{number}}")]
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-request = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
-socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+deaf = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+request = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), streams, deaf]).encode()
+socket.send_fds(server, [len(request).to_bytes(8, "big")], streams)
 server.sendall(request)
 process = int.from_bytes(server.recv(8), "big")
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+for number in set(numbers) - set(deaf):
     signal.signal(number, lambda number, frame: os.kill(process, number))
 code = int.from_bytes(server.recv(8), "big", signed=True)
 if code < 0:
@@ -64,7 +70,7 @@ def warm_python(folder: Path) -> Iterator[str]:
     listener.listen(64)
     # Commands may not inherit that the tests have more threads, nor wait for a server that has gone.
     server = subprocess.Popen(
-        [sys.executable, __file__, str(listener.fileno())],
+        [sys.executable, __file__, str(listener.fileno()), str(executable)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         pass_fds=[listener.fileno()],
@@ -100,22 +106,33 @@ def serve(listener: socket.socket) -> list[str]:
 
 def answer(connection: socket.socket) -> list[str]:
     """Forks the process of a command, in which this returns its arguments, and tells the client how it ends."""
-    header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    header, streams, _, _ = socket.recv_fds(connection, 8, 253)
     length, request = int.from_bytes(header, "big"), b""
     while len(request) < length:
         request += connection.recv(length - len(request))
-    arguments, environment, folder = json.loads(request)
+    arguments, environment, folder, numbers, deaf = json.loads(request)
     process = os.fork()
     if process == 0:
         connection.close()
-        for number, stream in enumerate(streams):
+        # Out of the way first, because a number may be that of another stream here.
+        moved = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
+        for stream in streams:
+            os.close(stream)
+        for number, stream in zip(numbers, moved, strict=True):
             os.dup2(stream, number)
             os.close(stream)
+        # Python has nothing where a stream was closed before it began.
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if number not in numbers:
+                os.close(number)
+                setattr(sys, name, None)
+        for number in deaf:
+            signal.signal(number, signal.SIG_IGN)
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
         return arguments
-    for stream in (*streams, 0, 1, 2):
+    for stream in {*streams, 0, 1, 2}:
         os.close(stream)
     connection.send(process.to_bytes(8, "big"))
     ended = os.pidfd_open(process)
@@ -130,9 +147,10 @@ def answer(connection: socket.socket) -> list[str]:
 
 def run(arguments: list[str]) -> None:
     """Runs what the arguments of Python ask for, in this process."""
-    while arguments and arguments[0] == "-u":
-        sys.stdout.reconfigure(write_through=True)
-        arguments = arguments[1:]
+    while arguments[0].startswith("-") and arguments[0] not in ("-c", "-m"):
+        # Of the interpreter's options, of which launchers and multiprocessing pass on theirs, this one matters.
+        if arguments.pop(0) == "-u":
+            sys.stdout.reconfigure(write_through=True)
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     kind, *rest = arguments
     if kind == "-c":
@@ -171,12 +189,19 @@ def end(arguments: list[str]) -> NoReturn:
     atexit._run_exitfuncs()
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code or 0 if isinstance(code, int | None) else 1)
+    status = code or 0 if isinstance(code, int | None) else 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError as error:
+            print(f"Exception ignored on flushing {stream.name}: {error}", file=sys.stderr)
+            status = 120
+    os._exit(status)
 
 
 if __name__ == "__main__":
     sys.path.pop(0)
+    sys.executable = sys.argv[2]
+    multiprocessing.set_executable(sys.executable)
     end(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -23,7 +23,7 @@ from vaswani_hf.model.modeling_vaswani import EXCLUDED_LOGIT
 
 EOS = 2
 NUM_CLASSES = 12
-NUM_STEPS = 300
+NUM_STEPS = 200
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def machine(hub, few_numbers, tmp_path, monkeypatch):
     return hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
 
 
-def test_every_command_and_snippet_of_sharing_runs(hub, machine, tmp_path, capsys):
+def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_path, capsys):
     # The run of the README is stopped half-way, which is after 450 of its steps.
     blocks = [block.replace("--max_steps 450", "--max_steps 2") for block in blocks_of("Share a model")]
     assert len(blocks) >= 8 and sum("import" in block for block in blocks) == 2
@@ -75,10 +75,9 @@ def test_every_command_and_snippet_of_sharing_runs(hub, machine, tmp_path, capsy
         if "import" not in block:
             run_commands(block, machine)
         else:
-            without = ABSENT if "trust_remote_code" in block else ""
-            result = subprocess.run(
-                [sys.executable, "-c", without + block], capture_output=True, text=True, env=machine
-            )
+            # Where the package is absent nothing may have imported it.
+            command = [sys.executable, "-c", ABSENT + block] if "trust_remote_code" in block else [python, "-c", block]
+            result = subprocess.run(command, capture_output=True, text=True, env=machine)
             assert result.returncode == 0, result.stderr
             assert "translation_text" in result.stdout
     assert {"v1.0", "experiment"} <= {name.split("/")[-1] for name in hub.repository("user/numbers-en-de").refs()}

@@ -21,6 +21,7 @@ CONFIGURATION = ROOT / "configuration" / "accelerate"
 TRAIN = str(ROOT / "scripts" / "train.py")
 # accelerate shards on accelerators alone; this does on a CPU.
 TRAIN_SHARDED = [str(Path(__file__).with_name("fsdp_worker.py")), "train"]
+TRAIN_BY_ZERO = str(Path(__file__).with_name("zero_worker.py"))
 RECORD_BATCHES = str(Path(__file__).with_name("recording_worker.py"))
 NUM_PAIRS = 300
 RECIPE = """
@@ -57,7 +58,7 @@ def start(python, folder):
     """Begin `python -m MODULE …` in the folder, with the forks of a Python that has imported everything."""
 
     def start(*words, **environment: str) -> subprocess.Popen:
-        own = {"PYTHON_EXEC": python, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RECORD_FOLDER": str(folder)}
+        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RECORD_FOLDER": str(folder)}
         return subprocess.Popen(
             [python, *map(str, words)],
             cwd=folder,
@@ -73,7 +74,7 @@ def start(python, folder):
 def end(process: subprocess.Popen) -> str:
     """The standard output of a process that ends well."""
     out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err[-3000:]
+    assert process.returncode == 0, err[-9000:]
     return out
 
 
@@ -129,6 +130,31 @@ def test_two_nodes_meet(start, folder):
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
     assert json.loads((folder / "two-nodes" / "results.json").read_text())["training"]["processes"] == 2
+
+
+def test_deepspeed_goes_on_and_is_one_process(start, folder):
+    pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install vaswani_hf[deepspeed]")
+    short = ("--save_steps=3", "--eval_steps=3", "--average_checkpoints=2", "--max_grad_norm=1")
+    end(
+        start(
+            TRAIN, "recipe.yaml", "--output_dir=one-zero", "--gradient_accumulation_steps=4", *short, "--max_steps=6"
+        )
+    )
+    arguments = (TRAIN_BY_ZERO, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=2", *short)
+    end(launched(start, "deepspeed_zero2", *arguments, "--max_steps=3"))
+    end(launched(start, "deepspeed_zero2", *arguments, "--max_steps=6", "--resume=true"))
+    for left, right in zip(metrics(folder / "one-zero"), metrics(folder / "zero"), strict=True):
+        for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
+            assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=1e-4), name
+    for place in (Path("checkpoint-6"), Path()):
+        one, two = weights(folder / "one-zero" / place), weights(folder / "zero" / place)
+        # DeepSpeed gives the trainer copies of tied weights, which numbered checkpoints hold too.
+        assert one.keys() <= two.keys() and (one.keys() == two.keys() or place.name)
+        for name, tensor in one.items():
+            torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
+    with pytest.raises(AssertionError, match="was saved with DeepSpeed; resume it with DeepSpeed, not without it"):
+        end(start(TRAIN, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=4", *short,
+                  "--max_steps=7", "--resume=true"))  # fmt: skip
 
 
 def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[int, ...]]]]:

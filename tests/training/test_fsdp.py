@@ -40,7 +40,7 @@ decoding: {num_beams: 2, max_length: 8}
 
 
 def run_two(python: str, *arguments: str, **environment: str) -> None:
-    environment |= {"PYTHON_EXEC": python, "OMP_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1"}
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
     done = subprocess.run(
         [*command, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=240
@@ -112,6 +112,37 @@ def test_a_state_is_complete_without_the_copies_of_tied_weights(tiny_model):
 
 def sharded(version: int) -> SimpleNamespace:
     return SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=version)))
+
+
+def zero(stage: int = 2, precision: str = "no", processes: int = 2) -> SimpleNamespace:
+    state = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage))
+    return SimpleNamespace(state=state, mixed_precision=precision, num_processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "sentence"),
+    [
+        (zero(stage=3), "`zero_stage` must be at most 2, but is 3; FSDP2 shares out the weights too."),
+        (
+            zero(precision="bf16"),
+            "The precision must be float32 with DeepSpeed, but is bf16, in which it would keep the weights themselves; set "
+            "`training.bf16` to false, or use FSDP2.",
+        ),
+        (
+            zero(processes=3),
+            "'{}' holds the moments of 2 processes with DeepSpeed, but 3 are to resume it; start as many as before.",
+        ),
+    ],
+)
+def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelerator, sentence):
+    (tmp_path / "latest").touch()
+    (tmp_path / "global_step5").mkdir()
+    for rank in range(2):
+        (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    prepare_sharding(zero(), tmp_path, compiled=False)
+    with pytest.raises(ValueError) as error:
+        prepare_sharding(accelerator, tmp_path, compiled=False)
+    assert str(error.value) == sentence.format(tmp_path)
 
 
 @pytest.mark.parametrize(

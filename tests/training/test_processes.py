@@ -63,7 +63,7 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
     (tmp_path / "stopped.py").write_text(STOPPED)
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += [str(tmp_path / "stopped.py"), str(run.recipe), f"--output_dir={tmp_path / 'part'}", *exact]
-    environment = {**os.environ, "PYTHON_EXEC": python, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     outcome = subprocess.run(
         [*command, "--gradient_accumulation_steps", "1"], env=environment, capture_output=True, text=True, timeout=300
     )

@@ -5,6 +5,7 @@ import functools
 import gzip
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import re
@@ -47,8 +48,20 @@ def vaswani(monkeypatch, capfdbinary):
     return run
 
 
-def command(*argv: str) -> list[str]:
-    return [sys.executable, "-m", "vaswani_hf.cli", *argv]
+@pytest.fixture(scope="module", autouse=True)
+def quick_workers(python):
+    """Worker processes are forked from a Python that has imported the package."""
+    multiprocessing.set_executable(python)
+    yield
+    multiprocessing.set_executable(sys.executable)
+
+
+COMMAND = """
+import multiprocessing, sys
+multiprocessing.set_executable(sys.argv.pop(1))
+from vaswani_hf.cli import main
+sys.exit(main())
+"""
 
 
 def test_files_in_and_out(vaswani, copier_checkpoint, source, tmp_path):
@@ -501,11 +514,11 @@ def test_an_error_that_cannot_be_sent_keeps_its_words():
 
 
 @pytest.fixture
-def long_run(copier_checkpoint, tmp_path):
+def long_run(python, copier_checkpoint, tmp_path):
     """A command with two workers that has begun to write, on input that does not end."""
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     process = subprocess.Popen(
-        command("translate", copier_checkpoint, "--workers", "2", "--window", "4"),
+        [sys.executable, "-c", COMMAND, python, "translate", copier_checkpoint, "--workers", "2", "--window", "4"],
         stdin=feeder.stdout,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -142,8 +142,8 @@ def test_standard_output_is_no_input(files, monkeypatch):
         ("--input source 2>&-", 0, "ja?\nnein\n", ""),
     ],
 )
-def test_streams_that_are_closed_or_full(files, copier_checkpoint, streams, code, out, message):
-    command = f'"{sys.executable}" -m vaswani_hf.cli translate "{copier_checkpoint}" --device cpu {streams}'
+def test_streams_that_are_closed_or_full(python, files, copier_checkpoint, streams, code, out, message):
+    command = f'"{python}" -m vaswani_hf.cli translate "{copier_checkpoint}" --device cpu {streams}'
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout) == (code, out), done.stderr

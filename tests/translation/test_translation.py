@@ -515,9 +515,9 @@ def test_misaligned_evaluation_names_both_files_and_counts(monkeypatch, capfdbin
     assert errors.strip().split("\n")[-1] == expected
 
 
-def test_a_reader_that_has_enough_gets_no_traceback(checkpoint):
+def test_a_reader_that_has_enough_gets_no_traceback(python, checkpoint):
     process = subprocess.run(
-        f"yes one | head -3000 | {sys.executable} -m vaswani_hf.cli translate {checkpoint} --window 10 "
+        f"yes one | head -3000 | {python} -m vaswani_hf.cli translate {checkpoint} --window 10 "
         "--max_new_tokens 2 | head -1",
         shell=True,
         capture_output=True,

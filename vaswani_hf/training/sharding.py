@@ -1,6 +1,7 @@
-"""Training with FSDP2, by which every process holds a share of each weight: what a run asks of it, and the whole model.
+"""Training with FSDP2 or DeepSpeed ZeRO-2: what a run asks of them, and the whole model.
 
-`accelerate launch --use_fsdp --fsdp_version 2` asks for it; the model itself is ready for it.
+With FSDP2 every process holds a share of each weight, with ZeRO-2 the weights and a share of Adam's moments. The files of
+configuration/accelerate ask for them; the model itself is ready for both.
 """
 
 import os
@@ -14,9 +15,12 @@ from accelerate.utils.constants import FSDP_MODEL_NAME
 
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 
+# DeepSpeed writes the name of the folder with its state into it.
+ZERO_STEP_FILE = "latest"
+
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compiled: bool) -> None:
-    """Lets checkpoints hold whole weights, and refuses what does not work with FSDP; does nothing without it.
+    """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them.
 
     Args:
         accelerator (Accelerator): That of the run.
@@ -24,26 +28,56 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compi
         compiled (bool): The model is to be compiled.
 
     Raises:
-        ValueError: If FSDP1 or a compiled model is asked for, or the checkpoint was saved in the other way.
+        ValueError: If FSDP1, ZeRO-3, DeepSpeed in bf16 or a compiled model is asked for, or the checkpoint was saved in
+            another way.
     """
-    plugin = getattr(accelerator.state, "fsdp_plugin", None)
-    if checkpoint is not None and (checkpoint / f"{FSDP_MODEL_NAME}.bin").exists() != (plugin is not None):
-        way, remedy = ("without", "with") if plugin is not None else ("with", "without")
-        raise ValueError(f"'{checkpoint}' was saved {way} FSDP; resume it {way} FSDP, not {remedy} it.")
+    plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
+    if checkpoint is not None:
+        _refuse_another_way(checkpoint, f"{FSDP_MODEL_NAME}.bin", "FSDP", is_on=plugin is not None)
+        _refuse_another_way(checkpoint, ZERO_STEP_FILE, "DeepSpeed", is_on=zero is not None)
+    for name, is_on in (("FSDP", plugin is not None), ("DeepSpeed", zero is not None)):
+        if not is_on and os.environ.get(f"ACCELERATE_USE_{name.upper()}", "false").lower() == "true":
+            accelerator.print(
+                f"{name} needs several accelerators: here every process keeps the whole model", flush=True
+            )
+        if is_on and compiled:
+            raise ValueError(f"`training.torch_compile` must be false with {name}, but is True.")
+    if zero is not None:
+        _prepare_zero(accelerator, zero, checkpoint)
     if plugin is None:
-        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-            accelerator.print("FSDP needs several accelerators: here every process keeps the whole model", flush=True)
         return
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    if compiled:
-        raise ValueError("`training.torch_compile` must be false with FSDP, but is True.")
     # Averaging, the Hub and everybody else read whole weights. The settings of the former type would stay.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # `training.bf16` is autocast over weights and sums in float32, as in one process; accelerate would round the weights of
     # layer norms, and the sums of gradients, to bf16 as well.
     plugin.mixed_precision_policy = None
+
+
+def _refuse_another_way(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:
+    if (checkpoint / file).exists() != is_on:
+        way, remedy = ("without", "with") if is_on else ("with", "without")
+        raise ValueError(f"'{checkpoint}' was saved {way} {name}; resume it {way} {name}, not {remedy} it.")
+
+
+def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) -> None:
+    if zero.zero_stage > 2:
+        raise ValueError(
+            f"`zero_stage` must be at most 2, but is {zero.zero_stage}; FSDP2 shares out the weights too."
+        )
+    if accelerator.mixed_precision != "no":
+        raise ValueError(
+            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which it would keep the "
+            "weights themselves; set `training.bf16` to false, or use FSDP2."
+        )
+    before = len(list(checkpoint.glob("*/*_optim_states.pt"))) if checkpoint else accelerator.num_processes
+    if before != accelerator.num_processes:
+        raise ValueError(
+            f"'{checkpoint}' holds the moments of {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
+            "resume it; start as many as before."
+        )
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
