@@ -1,9 +1,13 @@
 """What a run leaves to the machine that it finds."""
 
+from collections import Counter
+
 import pytest
 import torch
+from device_waiting import Waiting
 from tiny_runs import same, weights
 
+from vaswani_hf.model import window_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import hardware
 from vaswani_hf.training.hardware import described, settled
@@ -76,3 +80,18 @@ def test_bfloat16_on_a_processor_attends_in_float32(tiny_model):
         assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
         exact = tiny_model().train()(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
         assert loss.item() == pytest.approx(exact.item(), rel=0.02)
+
+
+def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypatch):
+    """What a step waits for are the flags of its end, which a GPU has sent a step before."""
+    totals = []
+    for steps in (4, 12):
+        monkeypatch.setattr(window_vaswani, "WAITED_FOR", ("cpu",))
+        with Waiting(monkeypatch) as waiting:
+            run(f"run-{steps}", f"--max_steps={steps}", "--logging_steps=100", "--eval_steps=100", "--save_steps=100")
+        # The data are those of the loader, which are nowhere yet.
+        totals.append(Counter({place: n for place, n in waiting.places.items() if "/data/" not in place}))
+        monkeypatch.undo()
+    of_steps = totals[1] - totals[0]
+    assert {place.split("/")[-1].split(":")[0] for place in of_steps} == {"callbacks.py"}, of_steps
+    assert of_steps.total() == 8
