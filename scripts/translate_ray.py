@@ -1,11 +1,11 @@
 """Translate a column of Parquet files with Ray Data, on the processors of this machine or of a whole cluster.
 
 Run `python scripts/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip install 'vaswani_hf[ray]'`.
-INPUT is a Parquet file or a folder of them, OUTPUT another folder; all machines see both. Each file gives one with the same
-rows in their order, with a column `translation` beside the others; null stays null. A file of more than `--rows_per_file`
-rows gives several, NAME-00000-of-00003.parquet and so on, so that a big one is shared out. Each worker holds one model and
-one processor. A file is there when it is whole: run the command again after it was killed, and only what is missing or
-damaged is translated. With RAY_ADDRESS set, Ray joins that cluster; else all is on this machine and its loopback.
+INPUT is a Parquet file or a folder of them, OUTPUT another folder; all machines see both. NAME.parquet gives its rows in
+their order, `--rows_per_file` to a file: NAME-00000-of-00003.parquet and so on, with a column `translation` beside the
+others; null stays null. Each worker holds one model and one processor. A file is there when it is whole: run the command
+again after it was killed, and only what is missing or damaged is translated. With RAY_ADDRESS set, Ray joins that cluster;
+else all is on this machine and its loopback.
 """
 
 import argparse
@@ -37,14 +37,19 @@ class PartTranslator:
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         """Writes a translated file, which has its name when all of it is there; says which, and what went wrong."""
         try:
-            self._translator = self._translator or load_translator(self._arguments)
+            from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
+
+            load: Any = {"torch": Translator.from_pretrained, "ctranslate2": load_ctranslate2_translator}
+            arguments = self._arguments
+            self._translator = self._translator or load[arguments.engine](arguments.checkpoint, arguments.device)
             self._write(part)
-        except (ValueError, OSError, pyarrow.ArrowException) as error:
+        except (ValueError, OSError, RuntimeError, pyarrow.ArrowException) as error:
             return {"target": part["target"], "error": f"'{part['path']}' cannot be translated: {error}"}
         return {"target": part["target"], "error": ""}
 
     def _write(self, part: dict[str, Any]) -> None:
         target, arguments = Path(part["target"]), self._arguments
+        beams = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
         # A name of its own: a worker of a run that was killed may take a moment to end.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
         with pyarrow.parquet.ParquetFile(part["path"]) as file:
@@ -53,22 +58,11 @@ class PartTranslator:
             schema = file.schema_arrow.append(field).with_metadata(metadata)
             with pyarrow.parquet.ParquetWriter(unfinished, schema, write_page_checksum=True) as writer:
                 for batch in batches_of(file, part["start"], part["stop"]):
-                    columns = [*batch.columns, self._translations(batch.column(arguments.column).to_pylist())]
-                    writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+                    texts = batch.column(arguments.column).to_pylist()
+                    found = self._translator.translate([text for text in texts if text is not None], **beams)
+                    column = pyarrow.array([None if text is None else next(found) for text in texts], field.type)
+                    writer.write_batch(pyarrow.record_batch([*batch.columns, column], schema=schema))
         os.replace(unfinished, target)
-
-    def _translations(self, texts: list[str | None]) -> pyarrow.Array:
-        beams = {} if self._arguments.num_beams is None else {"num_beams": self._arguments.num_beams}
-        found = self._translator.translate([text for text in texts if text is not None], **beams)
-        return pyarrow.array([None if text is None else next(found) for text in texts], pyarrow.string())
-
-
-def load_translator(arguments: argparse.Namespace) -> Any:
-    """The translator of the checkpoint."""
-    from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
-
-    load: Any = Translator.from_pretrained if arguments.engine == "torch" else load_ctranslate2_translator
-    return load(arguments.checkpoint, arguments.device)
 
 
 def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
@@ -117,15 +111,14 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     refuse(f"The column `{column}` of '{path}' must hold text, but holds {kind}.", not is_text)
     has_output = output_column in names
     refuse(f"`--output_column` must be a new column, but '{path}' has `{output_column}` already.", has_output)
-    stamp, weights = path.stat(), Path(arguments.checkpoint, "model.safetensors")
-    model = [weights.stat().st_size, weights.stat().st_mtime_ns] if weights.is_file() else []
-    facts = [path.name, stamp.st_size, stamp.st_mtime_ns, arguments.checkpoint, *model, arguments.engine]
-    facts += [column, output_column, arguments.num_beams, arguments.rows_per_file]
+    weights = [file for kind in ("*.safetensors", "*.bin") for file in sorted(Path(arguments.checkpoint).glob(kind))]
+    stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in (path, *weights)]
+    facts = [stamps, arguments.checkpoint, column, output_column, arguments.num_beams, arguments.rows_per_file]
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
-    starts, count = range(0, max(rows, 1), arguments.rows_per_file), -(-rows // arguments.rows_per_file)
-    parts = []
+    starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
-        name = f"{path.stem}-{number:05}-of-{count:05}.parquet" if count > 1 else path.name
+        # Numbered even if it is the only one: no two files of INPUT can then give the same name.
+        name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
         part = {"path": str(path.resolve()), "origin": origin, "target": str(arguments.output.resolve() / name)}
         parts.append({**part, "start": start, "stop": min(start + arguments.rows_per_file, rows)})
     return parts
@@ -152,13 +145,10 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated; refuses two of one name, and files in the output that are not of these parts."""
-    inputs: dict[str, str] = {}
-    for part in parts:
-        other = inputs.setdefault(part["target"], part["path"])
-        refuse(f"'{part['path']}' and '{other}' would give the same '{part['target']}'.", other != part["path"])
+    """The parts that are not translated; refuses files in the output that are not theirs."""
+    targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
-        is_stranger = str(path) not in inputs
+        is_stranger = str(path) not in targets
         refuse(f"OUTPUT must hold only what this run makes, but has '{path}'; choose another OUTPUT.", is_stranger)
     return [part for part in parts if not is_done(part)]
 
@@ -166,27 +156,23 @@ def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, A
 def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
     """Translate ranges of rows, as many at once as there are workers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    local: dict[str, Any] = {}
-    if not os.environ.get("RAY_ADDRESS"):
+    is_local = not os.environ.get("RAY_ADDRESS")
+    if is_local:
         # So named for where it is the default: all that Ray starts listens on loopback only.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        local = {"num_cpus": arguments.workers, "include_dashboard": False}
+    local: Any = {"num_cpus": arguments.workers, "include_dashboard": False} if is_local else {}
     try:
         import ray.data
     except ImportError:
         refuse("Ray is not installed; install it with `pip install 'vaswani_hf[ray]'`.")
     ray.init(log_to_driver=False, logging_level="error", **local)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    lacks = bool(local) and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
+    lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
     refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
-    worker: Any = PartTranslator
     # A block for each part, or a worker would take several before another has one.
-    made = ray.data.from_items(parts, override_num_blocks=len(parts)).map(
-        worker,
-        fn_constructor_args=(arguments,),
-        compute=ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts))),
-        num_gpus=arguments.num_gpus,
-    )
+    entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
+    pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
+    made = entries.map(PartTranslator, fn_constructor_args=(arguments,), compute=pool, num_gpus=arguments.num_gpus)
     for number, part in enumerate(made.iter_rows(), 1):
         refuse(part["error"], bool(part["error"]))
         print(f"{number:,} of {len(parts):,}: '{part['target']}'", flush=True)
@@ -205,18 +191,14 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each (0)")
     parser.add_argument("--device", help="cpu or cuda; by default a GPU where a worker has one")
     parser.add_argument("--num_beams", type=int, help="by default that of the checkpoint")
-    parser.add_argument(
-        "--engine", choices=("torch", "ctranslate2"), default="torch", help="as in `vaswani translate`"
-    )
+    parser.add_argument("--engine", choices=("torch", "ctranslate2"), default="torch", help="what computes (torch)")
     arguments = parser.parse_args(words)
     for name in ("workers", "rows_per_file"):
-        number = getattr(arguments, name)
-        refuse(f"`--{name}` must be positive, but is {number}.", number < 1)
+        refuse(f"`--{name}` must be positive, but is {getattr(arguments, name)}.", getattr(arguments, name) < 1)
     if os.path.isdir(arguments.checkpoint):
         # Workers have another working directory.
         arguments.checkpoint = os.path.abspath(arguments.checkpoint)
-    files = input_files(arguments.input, arguments.output)
-    parts = [part for path in files for part in parts_of(path, arguments)]
+    parts = [part for path in input_files(arguments.input, arguments.output) for part in parts_of(path, arguments)]
     arguments.output.mkdir(parents=True, exist_ok=True)
     missing = missing_parts(parts, arguments.output)
     for unfinished in arguments.output.glob(".*.unfinished"):
