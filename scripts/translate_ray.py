@@ -11,6 +11,7 @@ else all is on this machine and its loopback.
 import argparse
 import hashlib
 import json
+import logging
 import os
 import sys
 import uuid
@@ -32,7 +33,8 @@ class PartTranslator:
 
     def __init__(self, arguments: argparse.Namespace):
         """Loads nothing yet, so that what cannot be loaded is told as what cannot be translated is."""
-        self._arguments, self._translator = arguments, None
+        self._arguments = arguments
+        self._translator: Any = None
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
         """Writes a translated file, which has its name when all of it is there; says which, and what went wrong."""
@@ -165,8 +167,9 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
         import ray.data
     except ImportError:
         refuse("Ray is not installed; install it with `pip install 'vaswani_hf[ray]'`.")
-    ray.init(log_to_driver=False, logging_level="error", **local)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
     ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
     refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
     # A block for each part, or a worker would take several before another has one.
