@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_training import resident
+from training_peers.turns import resident
 from transformers import MarianMTModel
 from transformers.utils import logging
 

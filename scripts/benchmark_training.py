@@ -1,151 +1,419 @@
-"""Time and memory of a training step against MarianMT of the same shape, on the same random batches, in one run.
+"""Training speed, memory and utilisation of this package and of its competitors, interleaved, as one table per shape.
 
-Prints medians over interleaved repetitions, and ratios: `python scripts/benchmark_training.py [--width 128 …]`.
+    python scripts/benchmark_training.py --source train.en.gz --target train.de.gz \
+        [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
+
+Each competitor is a process that trains for some tokens while the others wait, then the next one does; all see the same
+pairs as the same tokens, in batches of their own kind. Speeds are medians over the turns, ratios medians over the rounds.
+`--same_batch` measures single steps on one random batch instead, beside MarianMT: see training_peers/same_batch.py.
 """
 
 import argparse
+import gzip
+import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import MarianConfig, MarianMTModel
 
-from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
+SCRIPTS = Path(__file__).resolve().parent
+# Transformer-Tiny, the next size, and the paper's base; `tokens` are the positions of a batch on each side, `turn` the source
+# and target tokens of a turn. "toy" is for tests.
+SHAPES = {
+    "toy": {"width": 16, "ffn": 32, "layers": 1, "heads": 2, "vocabulary": 300, "tokens": 512, "turn": 3000},
+    "tiny": {"width": 128, "ffn": 256, "layers": 4, "heads": 4, "vocabulary": 10000, "tokens": 4096, "turn": 60000},
+    "d256": {"width": 256, "ffn": 1024, "layers": 4, "heads": 4, "vocabulary": 10000, "tokens": 8192, "turn": 40000},
+    "base": {"width": 512, "ffn": 2048, "layers": 6, "heads": 8, "vocabulary": 37000, "tokens": 2048, "turn": 12000},
+}
+# An accelerator takes the batches of the paper.
+ACCELERATOR_TOKENS, ACCELERATOR_TURN = 25000, 10**6
+# Steps before anything is measured.
+WARM_UP = 3
+VALIDATION_PAIRS = 500
+PACKAGE = "vaswani_hf, by recipe"
+# How many times as fast as a competitor the package should be, and the share of the float32 rate that it should reach.
+BARS = {
+    "MarianMT, Seq2SeqTrainer": {"tiny": 3.0, "d256": 3.0},
+    "MarianMT, group_by_length": {"tiny": 1.6, "d256": 1.6},
+    "JoeyNMT": {"tiny": 1.5, "d256": 1.5, "base": 1.5},
+    "Marian (C++)": {"tiny": 1.0, "d256": 1.0, "base": 1.0},
+}
+UTILISATION_BARS = {"base": 0.6}
 
 
-def build(name: str, arguments: argparse.Namespace) -> torch.nn.Module:
-    """The model that is measured, in training mode.
+@dataclass
+class Competitor:
+    """One row of a table.
+
+    Attributes:
+        title (str): Its name.
+        words (list): The module and its own arguments.
+        python (str, optional): The interpreter that has it.
+        missing (str): Why it is not measured, if it is not.
+        turns (list): The answers after the turns, the warm-up first.
+        validation_loss (float, optional): Nats per token at the end.
+    """
+
+    title: str
+    words: list[str]
+    python: str | None
+    missing: str = ""
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    validation_loss: float | None = None
+    process: Any = None
+    log: Path = Path()
+
+    def start(self, settings: Path, environment: dict[str, str]) -> None:
+        """Starts the process, if there is an interpreter.
+
+        Args:
+            settings (Path): What is measured.
+            environment (dict): The process's environment.
+        """
+        if self.python is None:
+            return
+        self.log = settings.parent / f"{self.words[0]}{len(self.words)}.log"
+        command = [self.python, "-m", f"training_peers.{self.words[0]}", str(settings), *self.words[1:]]
+        with self.log.open("w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+
+    def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the process says next; where it has ended, the reason is kept in `missing`.
+
+        Args:
+            command (dict, optional): What it is told before.
+
+        Returns:
+            dict: Empty where there is no answer.
+        """
+        if self.missing or self.process is None:
+            return {}
+        try:
+            if command is not None:
+                self.process.stdin.write(json.dumps(command) + "\n")
+                self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line:
+            return json.loads(line)
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        self.missing = next((line.strip() for line in reversed(lines) if line.strip()), "it ended without a word")
+        return {}
+
+    def end(self) -> None:
+        """Ends the process, whatever it does."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def speeds(self) -> list[float]:
+        """Source and target tokens per second of each turn after the warm-up."""
+        pairs = zip(self.turns, self.turns[1:], strict=False)
+        return [(now["tokens"] - before["tokens"]) / now["seconds"] for before, now in pairs]
+
+
+def competitors(arguments: argparse.Namespace) -> list[Competitor]:
+    """Everybody who is measured, this package first.
 
     Args:
-        name (str): "vaswani" or "marian".
-        arguments (Namespace): The shape.
+        arguments (Namespace): They name the interpreters of the others.
 
     Returns:
-        Module: The model has shared embeddings and, where it can, the paper's label smoothing.
+        list: Competitors.
     """
-    shape = {f"{side}_layers": arguments.layers for side in ("encoder", "decoder")}
-    shape |= {f"{side}_attention_heads": arguments.heads for side in ("encoder", "decoder")}
-    shape |= {f"{side}_ffn_dim": arguments.ffn for side in ("encoder", "decoder")}
-    shape |= {"vocab_size": arguments.vocabulary, "d_model": arguments.width, "dropout": 0.1}
-    if name == "vaswani":
-        return VaswaniForSeq2SeqLM(VaswaniConfig(**shape, label_smoothing=0.1)).train()
-    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0, "forced_eos_token_id": 2}
-    config = MarianConfig(**shape, **ids, activation_function="relu", scale_embedding=True, attn_implementation="sdpa")
-    return MarianMTModel(config).train()
+    everybody = [
+        Competitor(PACKAGE, ["vaswani"], arguments.python),
+        Competitor("MarianMT, Seq2SeqTrainer", ["marian_mt"], arguments.python),
+        Competitor("MarianMT, group_by_length", ["marian_mt", "grouped"], arguments.python),
+        Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt, "" if arguments.joeynmt else "no --joeynmt PYTHON"),
+        Competitor(
+            "Marian (C++)", ["marian"], arguments.pymarian, "" if arguments.pymarian else "no --pymarian PYTHON"
+        ),
+    ]
+    if arguments.device != "cpu":
+        everybody[-1].python, everybody[-1].missing = None, "its wheel is for processors"
+    return everybody
 
 
-def batch(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Random sentences of one length, one in seven of them a token shorter.
+def matrix_rate(device: str, dtype: torch.dtype) -> float:
+    """The rate at which this machine multiplies matrices.
 
     Args:
-        arguments (Namespace): The size.
+        device (str): "cpu" or "cuda".
+        dtype (dtype): The type of the matrices.
 
     Returns:
-        dict: `input_ids`, `attention_mask` and `labels`, [B, L] int64.
+        float: Floating-point operations per second, the best of a few sizes.
     """
-    shape = (max(1, arguments.tokens // arguments.length), arguments.length)
-    input_ids, labels = (torch.randint(4, arguments.vocabulary, shape) for _ in range(2))
-    mask = torch.ones_like(input_ids)
-    input_ids[::7, -1], mask[::7, -1], labels[::7, -1] = 1, 0, IGNORED_LABEL
-    inputs = {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
-    return {name: tensor.to(arguments.device) for name, tensor in inputs.items()}
+    best, seconds = 0.0, 0.0
+    for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
+        if seconds > 0.1:
+            # A type without hardware takes long, and does not become faster.
+            break
+        left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        end = time.perf_counter() + 0.4
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            left @ right
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+            best = max(best, 2 * size**3 / seconds)
+    return best
 
 
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, arguments: argparse.Namespace) -> float:
-    """One step of training.
+def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
+    """The texts as plain files, of which the last pairs are the validation set.
 
     Args:
-        model (Module): The model that is trained.
-        optimizer (Optimizer): Its optimizer.
-        arguments (Namespace): The size of the batch.
+        arguments (Namespace): The files, or none for the numbers that the package makes itself.
+        folder (Path): Where they are written.
 
-    Returns:
-        float: Seconds.
+    Raises:
+        ValueError: If the files do not have equally many lines.
     """
-    inputs = batch(arguments)
-    start = time.perf_counter()
-    with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.bf16):
-        model(**inputs).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if arguments.device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    if arguments.source:
+        sides = [read_lines(Path(path)) for path in (arguments.source, arguments.target)]
+    else:
+        from vaswani_hf.data.number_words import number_pairs
 
-
-def peak_memory(name: str, arguments: argparse.Namespace) -> float:
-    """The memory of two steps beyond that before them, in MiB, measured in this process, which must be fresh.
-
-    Args:
-        name (str): The model.
-        arguments (Namespace): Shape and size.
-
-    Returns:
-        float: MiB.
-    """
-    model = build(name, arguments).to(arguments.device)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    if arguments.device == "cpu":
-        # The highest resident size counts anew after this (Linux).
-        Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
-    for _ in range(2):
-        step(model, optimizer, arguments)
-    if arguments.device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resident("VmHWM") - before
-
-
-def resident(field: str) -> float:
-    """A size of this process from Linux.
-
-    Args:
-        field (str): "VmRSS", the resident size now, or "VmHWM", the highest so far.
-
-    Returns:
-        float: MiB.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    numbers = {"width": 128, "ffn": 256, "heads": 4, "layers": 4, "vocabulary": 10000, "tokens": 4096, "length": 16}
-    for name, default in {**numbers, "repetitions": 7}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.memory_of:
-        print(peak_memory(arguments.memory_of, arguments))
-        return
-    names = ("vaswani", "marian")
-    models = {name: build(name, arguments).to(arguments.device) for name in names}
-    optimizers = {name: torch.optim.AdamW(model.parameters(), fused=True) for name, model in models.items()}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in range(arguments.repetitions + 1):
-        for name in names:
-            seconds = step(models[name], optimizers[name], arguments)
-            # The first one warms up.
-            times[name] += [seconds] if repetition else []
-    memory = {}
-    for name in names:
-        command = [sys.executable, *sys.argv, "--memory-of", name]
-        memory[name] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    for name in names:
-        median = statistics.median(times[name])
-        print(
-            f"{name:8} {median:8.3f} s/step  {arguments.tokens / median:10,.0f} target positions/s  {memory[name]:8,.0f} MiB"
+        pairs = number_pairs(arguments.pairs, 1, "train")
+        sides = [[pair[side] for pair in pairs] for side in ("source", "target")]
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(
+            f"`--source` and `--target` must have equally many lines, but have {len(sides[0]):,} and {len(sides[1]):,}."
         )
-    ratios = [theirs / ours for ours, theirs in zip(times["vaswani"], times["marian"], strict=True)]
-    print(f"marian/vaswani: time {statistics.median(ratios):.2f}, memory {memory['marian'] / memory['vaswani']:.2f}")
+    held_out = min(VALIDATION_PAIRS, len(sides[0]) // 10)
+    for side, lines in zip(("source", "target"), sides, strict=True):
+        for split, part in (("train", lines[:-held_out]), ("validation", lines[-held_out:])):
+            (folder / f"{split}.{side}").write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file.
+
+    Args:
+        path (Path): Plain or .gz, UTF-8.
+
+    Returns:
+        list: Without the ends of lines.
+    """
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    return text.removesuffix("\n").split("\n")
+
+
+def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[list[Competitor], dict[str, Any]]:
+    """The turns of all competitors at one shape.
+
+    Args:
+        name (str): The shape.
+        arguments (Namespace): What is measured.
+        folder (Path): For the files of all.
+
+    Returns:
+        tuple: The competitors, and the facts of the corpus.
+    """
+    shape = dict(SHAPES[name])
+    if arguments.device != "cpu" and name != "toy":
+        shape |= {"tokens": ACCELERATOR_TOKENS, "turn": ACCELERATOR_TURN}
+    shape |= {key: getattr(arguments, key) for key in ("tokens", "turn") if getattr(arguments, key)}
+    settings = {key: getattr(arguments, key) for key in ("device", "dtype", "learning_rate", "warmup_steps")}
+    settings |= {"shape": shape, "folder": str(folder), "threads": arguments.threads, "pairs_per_batch": 128}
+    path = folder / "settings.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent)]),
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    subprocess.run([arguments.python, "-m", "training_peers.preparation", str(path)], env=environment, check=True)
+    everybody = competitors(arguments)
+    try:
+        for competitor in everybody:
+            competitor.start(path, environment)
+        take_turns(everybody, shape["turn"], arguments.turns)
+    finally:
+        for competitor in everybody:
+            competitor.end()
+    return everybody, json.loads((folder / "facts.json").read_text(encoding="utf-8")) | {"shape": shape}
+
+
+def take_turns(everybody: list[Competitor], tokens: int, number: int) -> None:
+    """Lets each train for as many tokens as the others, in turns.
+
+    Args:
+        everybody (list): Their processes have been started.
+        tokens (int): Source and target tokens of a turn.
+        number (int): How many turns each has, after the warm-up.
+    """
+    for competitor in everybody:
+        # All have begun, and compute nothing any more.
+        competitor.answer()
+    for competitor in everybody:
+        warm_up = competitor.answer({"steps": WARM_UP})
+        competitor.turns += [warm_up] if warm_up else []
+    # Batches are of different sizes, and from here on all go to the same number of tokens.
+    begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
+    for turn in range(1, number + 1):
+        for competitor in everybody:
+            done = competitor.answer({"tokens": begun + turn * tokens})
+            if done:
+                competitor.turns.append(done)
+                print(f"turn {turn}: {competitor.title:28} {competitor.speeds()[-1]:10,.0f} tokens/s", flush=True)
+    for competitor in everybody:
+        competitor.validation_loss = competitor.answer({"end": True}).get("validation_loss")
+
+
+def table(name: str, everybody: list[Competitor], facts: dict[str, Any], rates: dict[str, float]) -> str:
+    """The results of a shape.
+
+    Args:
+        name (str): The shape.
+        everybody (list): The competitors after their turns.
+        facts (dict): Those of the corpus.
+        rates (dict): Floating-point operations per second by type.
+
+    Returns:
+        str: Markdown.
+    """
+    shape, flops, ours = facts["shape"], facts["flops_per_token"], everybody[0].speeds()
+    lines = [
+        f"## {name}: d {shape['width']}, feed-forward {shape['ffn']}, {shape['layers']}+{shape['layers']} layers, "
+        f"{shape['heads']} heads, {shape['vocabulary']:,} classes, {shape['tokens']:,} positions a side",
+        "",
+        f"{facts['pairs']:,} pairs, {facts['tokens']:,} source and target tokens, {flops / 1e6:,.2f} MFLOP per token",
+        "",
+        "| | tokens/s | ours is faster | filled | peak MiB | of float32 rate | of bfloat16 rate | validation loss | after tokens |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for competitor in everybody:
+        if competitor.missing or not competitor.speeds():
+            lines.append(f"| {competitor.title} | not measured: {competitor.missing} |")
+            continue
+        speed, last = statistics.median(competitor.speeds()), competitor.turns[-1]
+        ratio = median_ratio(ours, competitor.speeds())
+        filled = f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not said"
+        cells = [competitor.title, f"{speed:,.0f}", f"{ratio:.2f}" if ratio else "", filled, f"{last['memory']:,.0f}"]
+        # Without hardware for bfloat16 nobody computes in it.
+        shares = {dtype: speed * flops / rate for dtype, rate in rates.items() if rate >= rates["float32"]}
+        cells += [f"{shares[dtype]:.1%}" if dtype in shares else "no hardware" for dtype in ("float32", "bfloat16")]
+        cells += [f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "", f"{last['tokens']:,}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *reached(name, everybody, flops / rates["float32"])])
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """How many times as fast we are, as a median over the rounds.
+
+    Args:
+        ours (list): Tokens per second of each round.
+        theirs (list): The same.
+
+    Returns:
+        float: 0 where one was not measured.
+    """
+    ratios = [our / their for our, their in zip(ours, theirs, strict=False)]
+    return statistics.median(ratios) if ratios else 0.0
+
+
+def reached(name: str, everybody: list[Competitor], share_of_a_token: float) -> list[str]:
+    """The bars of a shape, and what was reached.
+
+    Args:
+        name (str): The shape.
+        everybody (list): The competitors after their turns, this package first.
+        share_of_a_token (float): FLOPs of a token over those of a second of float32 products.
+
+    Returns:
+        list: Lines.
+    """
+    ours, lines = everybody[0].speeds(), []
+    for competitor in everybody[1:]:
+        bar, ratio = BARS[competitor.title].get(name), median_ratio(ours, competitor.speeds())
+        if bar and ratio:
+            verdict = "reached" if ratio >= bar else "missed"
+            lines.append(f"- {bar:g} times {competitor.title}: {ratio:.2f}, {verdict}")
+    if (bar := UTILISATION_BARS.get(name)) and ours:
+        share = statistics.median(ours) * share_of_a_token
+        lines.append(f"- {bar:.0%} of the float32 rate: {share:.1%}, {'reached' if share >= bar else 'missed'}")
+    return lines
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    """The arguments of the command line.
+
+    Args:
+        words (list, optional): Those of this process by default.
+
+    Returns:
+        Namespace: Checked.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--same_batch", action="store_true", help="single steps on one random batch, beside MarianMT")
+    parser.add_argument("--source", help="source sentences, one a line, plain or .gz; default: number words")
+    parser.add_argument("--target", help="their translations")
+    parser.add_argument("--pairs", type=int, default=30000, help="how many number words there are")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "d256", "base"])
+    parser.add_argument("--turns", type=int, default=5, help="turns of each competitor after the warm-up")
+    parser.add_argument("--turn", type=int, help="source and target tokens of a turn; default: by shape")
+    parser.add_argument("--tokens", type=int, help="positions of a batch on each side; default: by shape")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of this package and of MarianMT")
+    parser.add_argument("--joeynmt", metavar="PYTHON", help="an interpreter that has JoeyNMT")
+    parser.add_argument("--pymarian", metavar="PYTHON", help="an interpreter that has pymarian")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    types = "recipe: the package by what it finds, the others float32 on a processor, bfloat16 on a GPU"
+    parser.add_argument("--dtype", choices=["recipe", "float32", "bfloat16"], default="recipe", help=types)
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the highest of the paper's schedule")
+    parser.add_argument("--warmup_steps", type=int, default=100)
+    arguments = parser.parse_args(words)
+    if bool(arguments.source) != bool(arguments.target):
+        parser.error("--source and --target belong together")
+    if min(arguments.turns, arguments.threads, arguments.warmup_steps) < 1:
+        parser.error("--turns, --threads and --warmup_steps must be positive")
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measures and prints.
+
+    Args:
+        words (list, optional): The arguments; those of this process by default.
+    """
+    if "--same_batch" in (sys.argv[1:] if words is None else words):
+        from training_peers.same_batch import main as same_batch
+
+        same_batch(words)
+        return
+    arguments = parsed(words)
+    torch.set_num_threads(arguments.threads)
+    rates = {name: matrix_rate(arguments.device, getattr(torch, name)) for name in ("float32", "bfloat16")}
+    where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads"
+    measured = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in rates.items())
+    print(f"matrix products on {where}: {measured}", flush=True)
+    for name in arguments.shapes:
+        with tempfile.TemporaryDirectory(prefix="benchmark_training_", ignore_cleanup_errors=True) as folder:
+            write_texts(arguments, Path(folder))
+            results = table(name, *measure(name, arguments, Path(folder)), rates)
+            means = json.loads((Path(folder) / "vaswani" / "means.json").read_text(encoding="utf-8"))
+            print(f"\n{results}\n\n{PACKAGE}: {means}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import vaswani_hf
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vaswani_hf"
-FILES = sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "scripts").glob("*.py"))
+FILES = sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "scripts").rglob("*.py"))
 TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
 TRAVELLING_LINES = 3500
 HUB_LINES = 1500

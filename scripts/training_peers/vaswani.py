@@ -1,0 +1,126 @@
+"""This package as a competitor: a run as `vaswani train` makes it, without checkpoints."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from training_peers.trainer_turns import Counting, TurnsCallback, validation_loss
+from training_peers.turns import NoMoreTurnsError, Turns, read_settings
+from vaswani_hf.data.corpus import Corpus, load_corpus
+from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
+from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.training.hardware import described, settled
+from vaswani_hf.training.run import add_callbacks, build_model, run_training
+from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
+
+
+class CompetingTrainer(Counting, VaswaniTrainer):
+    """The trainer of a run, which counts."""
+
+
+def measures(shape: dict[str, int]) -> dict[str, int]:
+    """The fields of a config, here and in MarianMT, by which a model has the measures of a shape.
+
+    Args:
+        shape (dict): `width`, `ffn`, `layers` and `heads`.
+
+    Returns:
+        dict: By field.
+    """
+    names = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
+    fields = {f"{side}_{field}": shape[name] for side in ("encoder", "decoder") for field, name in names.items()}
+    return {"d_model": shape["width"], **fields}
+
+
+def recipe_of(settings: SimpleNamespace) -> Recipe:
+    """The recipe that is measured: what it leaves to the machine is left to it.
+
+    Args:
+        settings (SimpleNamespace): What is measured.
+
+    Returns:
+        Recipe: Not yet settled.
+    """
+    folder, shape = Path(settings.folder), settings.shape
+    files: dict[str, Any] = {
+        f"{split}_{side}": str(folder / f"{split}.{side}")
+        for split in ("train", "validation")
+        for side in ("source", "target")
+    }
+    training = TrainingSection(
+        max_steps=10**6,
+        source_tokens_per_batch=shape["tokens"],
+        target_tokens_per_batch=shape["tokens"],
+        # The highest rate of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
+        learning_rate_factor=settings.learning_rate * (shape["width"] * settings.warmup_steps) ** 0.5,
+        warmup_steps=settings.warmup_steps,
+        save_steps=10**6,
+        eval_steps=10**6,
+        bf16={"recipe": None, "float32": False, "bfloat16": True}[settings.dtype],
+    )
+    return Recipe(
+        output_dir=str(folder / "vaswani"),
+        # A pair longer than a batch would be refused.
+        data=DataSection("source", "target", max_length=min(100, shape["tokens"]), **files),
+        tokenizer=TokenizerSection(vocab_size=shape["vocabulary"]),
+        model={**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
+        training=training,
+    )
+
+
+def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
+    """The corpus of the recipe, whose tokenizer lies beside the texts.
+
+    Args:
+        recipe (Recipe): What `recipe_of` gives.
+        new_tokenizers (bool): Train the tokenizer.
+
+    Returns:
+        Corpus: Encoded.
+    """
+    folder = Path(recipe.output_dir).parent
+    return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+
+
+def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
+    """The model of the recipe with as many classes as the shape has, however many pieces the texts give.
+
+    Args:
+        recipe (Recipe): What `recipe_of` gives.
+        corpus (Corpus): Its corpus.
+
+    Returns:
+        VaswaniForSeq2SeqLM: On the CPU.
+    """
+    model = build_model(recipe, corpus)
+    if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
+        model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
+    return model
+
+
+def main() -> None:
+    """Takes turns."""
+    settings = read_settings()
+    turns = Turns(torch.cuda if settings.device == "cuda" else None)
+    recipe = settled(recipe_of(settings), None)
+    corpus = corpus_of(recipe)
+    folder = Path(recipe.output_dir)
+    folder.mkdir(exist_ok=True)
+    model = model_of(recipe, corpus)
+    arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
+    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
+    trainer.turns = turns
+    (folder / "means.json").write_text(json.dumps(described(recipe.training, arguments.device)), encoding="utf-8")
+    add_callbacks(trainer, recipe.publishing)
+    trainer.add_callback(TurnsCallback(turns))
+    try:
+        run_training(trainer, None)
+    except NoMoreTurnsError:
+        turns.finish(validation_loss(model, corpus))
+
+
+if __name__ == "__main__":
+    main()
