@@ -254,8 +254,7 @@ class VaswaniConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        rule = _RULES.get(self.attribute_map.get(name, name))
-        if rule is not None and not rule[0](value):
+        if (rule := _RULES.get(self.attribute_map.get(name, name))) is not None and not rule[0](value):
             raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
@@ -339,8 +338,7 @@ class VaswaniConfig(PreTrainedConfig):
         if not kwargs.get("return_unused_kwargs", False):
             _refuse_unknown(key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8))
         # transformers would ask for `trust_remote_code` by these, though the code is installed.
-        is_installed = not cls.__module__.startswith("transformers_modules.")
-        ignored = {"auto_map", "custom_pipelines"} if is_installed else set()
+        ignored = set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         # A file that transformers wrote may hold what its other versions and other tools have added to it.
         for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
             logger.warning_once(f"{message} It is ignored.")

@@ -364,9 +364,7 @@ class SearchTask:
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
 
-    def run(
-        self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None
-    ) -> Any:
+    def run(self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None):
         """The search, when it is over, of the sentences `kept` [N] int64, or of all."""
         sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)

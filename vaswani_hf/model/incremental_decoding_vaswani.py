@@ -74,11 +74,10 @@ class TokenTree:
         start, end = self.length, self.length + num_beams
         if self.visible is None:
             return [None] * len(self.keys)
-        key_positions = None
+        key_positions = None if self.positions is None else self.positions[:, :end]
         torch.diagonal(self.visible[:, :, start:end], dim1=1, dim2=2).zero_()
-        if self.positions is not None:
-            self.positions[:, start:end] = positions
-            key_positions = self.positions[:, :end]
+        if key_positions is not None:
+            key_positions[:, start:] = positions
         if self.reach is not None:
             is_far = key_positions < positions - self.reach
             self.visible[:, :, :end].masked_fill_(is_far.unsqueeze(1), torch.finfo(self.dtype).min)
@@ -236,8 +235,7 @@ class RowDecoder:
         self.tree = self.watch = None
         if getattr(config, "coverage_penalty", None):
             self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
-        cache = model_kwargs.get("past_key_values")
-        if cache is not None and cache.get_seq_length() > 0:
+        if (cache := model_kwargs.get("past_key_values")) is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
             states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
             mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
@@ -266,15 +264,14 @@ class RowDecoder:
 
     def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
         """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
+        kwargs = self.model_kwargs
         if self.watch is not None:
             (weights,) = self.watch.weights.values()
-            if (mask := self.model_kwargs.get("decoder_attention_mask")) is not None:
+            if (mask := kwargs.get("decoder_attention_mask")) is not None:
                 weights = weights * mask[:, -weights.shape[1] :, None]
             covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
             self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(
-            outputs, self.model_kwargs, is_encoder_decoder=True
-        )
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=True)
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             if (values := outputs.get(name)) is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
