@@ -59,19 +59,17 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """The best ways to go on, by log-probabilities [N, K, V] and scores [N, K] of the beams; nothing where there are fewer."""
-    num_beams, num_classes = log_probs.shape[1:]
-    found = min(number, num_beams * num_classes)
-    best, index = (log_probs + scores.unsqueeze(2)).flatten(1).topk(found)
-    if found < number:
-        best = torch.nn.functional.pad(best, (0, number - found), value=NOTHING)
-        index = torch.nn.functional.pad(index, (0, number - found))
+    num_classes, total = log_probs.shape[2], (log_probs + scores.unsqueeze(2)).flatten(1)
+    best, index = total.topk(min(number, total.shape[1]))
+    if (missing := number - total.shape[1]) > 0:
+        best = torch.nn.functional.pad(best, (0, missing), value=NOTHING)
+        index = torch.nn.functional.pad(index, (0, missing))
     return Candidates(best, index // num_classes, index % num_classes)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """Ways to go on, drawn without replacement in proportion to their probability, in the order drawn."""
-    num_classes = log_probs.shape[2]
-    total = (log_probs + scores.unsqueeze(2)).flatten(1)
+    num_classes, total = log_probs.shape[2], (log_probs + scores.unsqueeze(2)).flatten(1)
     probabilities = torch.softmax(total, dim=-1)
     # What `torch.multinomial` does after it has waited for the device to look at the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
@@ -104,11 +102,10 @@ class BeamSearch:
     of_sentences: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
     def __init__(self, decoders: list[Any], task: Any, sentences: torch.Tensor, config: GenerationConfig):
-        self.decoders, self.sentences, self.config, in_lock_step = decoders, sentences, config, task.in_lock_step
-        limits, processors, criteria, self.source_mask = task.arguments
-        self.limits, self.processors, self.in_lock_step = limits, processors, in_lock_step
+        self.decoders, self.sentences, self.config, self.in_lock_step = decoders, sentences, config, task.in_lock_step
+        self.limits, self.processors, criteria, self.source_mask = task.arguments
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
-        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
+        self.first_limit, self.last_limit = torch.stack(self.limits.aminmax()).tolist()
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
         fills = pad is not None and (config.num_beams == 1 or (int(pad) and self.eos is not None))
@@ -119,17 +116,17 @@ class BeamSearch:
         # guess that is right where scores are not divided by the length.
         is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
         is_exact = config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
-        self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
+        self.is_exact = torch.full_like(self.limits, is_exact, dtype=torch.bool)
         self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
         # A device need not be waited for where a step more is without effect: no draws, outputs or parts of others.
-        is_own, waits = not (in_lock_step or processors or self.criteria), is_waited_for(limits)
+        is_own, waits = not (self.in_lock_step or self.processors or self.criteria), is_waited_for(self.limits)
         is_late = is_own and waits and not config.do_sample and "LateReading" in PACKAGE_PARTS
         self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
         self.asks_first = not (config.do_sample or waits)
         best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
         self.choose = sample_candidates if config.do_sample else best()
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
-        knows_all = is_exact and not in_lock_step and not processors
+        knows_all = is_exact and not self.in_lock_step and not self.processors
         self.num_counted = config.num_return_sequences if knows_all else config.num_beams
         self._begin(task.prompt)
 
@@ -143,9 +140,7 @@ class BeamSearch:
         # All beams begin alike: only the first one counts.
         self.scores = torch.full(shape, NOTHING, device=device)
         self.scores[:, 0] = 0
-        self.parents = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.is_open = torch.ones(shape[0], dtype=torch.bool, device=device)
-        self.is_improvable = self.is_open.clone()
+        self.is_open = self.is_improvable = torch.ones(shape[0], dtype=torch.bool, device=device)
         self.is_over, self.num_new = False, 0
         self.finished_scores = torch.full((batch, self.num_beams), NOTHING, device=device)
         self.finished_lengths = torch.zeros(batch, self.num_beams, dtype=torch.int64, device=device)
@@ -192,7 +187,7 @@ class BeamSearch:
         else:
             self.paths = paths[:, : self.num_beams]
             self.scores, self.parents = candidates.scores[:, : self.num_beams], candidates.parents[:, : self.num_beams]
-        if not (self.is_over or self.in_lock_step):
+        if not (self.is_over or self.in_lock_step or 8 * num_staying > 7 * len(self.sentences)):
             self._leave(int(num_staying))
 
     def _told(self, *numbers: torch.Tensor) -> list[float]:
@@ -222,8 +217,7 @@ class BeamSearch:
         # Where one logit is NaN or infinitely high, or all are infinitely low, the log-probabilities of the row are NaN.
         self.seen = (log_probs[:, :, 0], self.is_open, self.sentences)
         if self.processors:
-            of_beams = log_probs.expand(-1, self.num_beams, -1)
-            log_probs = self._in_full_batch(self.processors, self.sequences, of_beams)
+            log_probs = self._in_full_batch(self.processors, self.sequences, log_probs.expand(-1, self.num_beams, -1))
         if self.in_lock_step and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
         if self.in_lock_step and self.config.output_scores:
@@ -232,10 +226,8 @@ class BeamSearch:
 
     def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
         """The result of a processor or criterion for these [N, K, ...]; rows stay where it has seen them before."""
-        rows = []
-        for values in arguments:
-            full = values.new_zeros(len(self.limits), *values.shape[1:])
-            rows.append(full.index_copy_(0, self.sentences, values).flatten(0, 1))
+        full = ((values.new_zeros(len(self.limits), *values.shape[1:]), values) for values in arguments)
+        rows = (zeros.index_copy_(0, self.sentences, values).flatten(0, 1) for zeros, values in full)
         return function(*rows).unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _candidates(self, log_probs: torch.Tensor) -> Candidates:
@@ -278,7 +270,6 @@ class BeamSearch:
         return kept
 
     def _keep_finished(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """The lengths and paths of what `_finish` has kept."""
         old, new = self.sentences, paths[:, : self.num_beams]
         lengths = torch.cat((self.finished_lengths[old], torch.full_like(kept, self.num_new)), dim=1)
         self.finished_lengths[old] = lengths.gather(1, kept)
@@ -311,8 +302,6 @@ class BeamSearch:
 
     def _leave(self, num_staying: int) -> None:
         """Take out closed sentences, once they are an eighth of all: it costs a copy of the others."""
-        if 8 * num_staying > 7 * len(self.sentences):
-            return
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
             decoder.select(staying)

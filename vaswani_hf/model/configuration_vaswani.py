@@ -33,7 +33,6 @@ AUTO_MAP = {
 }
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
-_MAPS = ("auto_map", "custom_pipelines")
 
 # The files that travel with a config, beside those that these import. transformers finds them by searching the text of
 # this file for import statements, within strings too; imported here they would be a circle.
@@ -80,8 +79,9 @@ def decoder_start_token_id(config: Any) -> int | None:
     return config.bos_token_id if start is None else start
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_number(value: Any, least: float = 0) -> bool:
+    """True for a finite number, other than True and False, that is not below the least one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
 
 
 def is_int(value: Any, least: int = 0) -> bool:
@@ -127,7 +127,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("decoder_vocab_size d_k d_v", lambda value: value is None or is_int(value, 1), "a positive integer or None"),
         (
             "dropout attention_dropout activation_dropout label_smoothing",
-            lambda value: _is_number(value) and 0 <= value < 1,
+            lambda value: is_number(value) and value < 1,
             "a number from 0 up to, but not including, 1",
         ),
         ("label_smoothing_form", _is_one_of("t2t", "torch"), '"t2t" or "torch"'),
@@ -137,7 +137,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("cross_attention_score", lambda v: v is None or _is_one_of(*ATTENTION_SCORES)(v), f"{_SCORES}, or None"),
         ("attention_window", _is_window, "an integer of 0 or more (tokens), a list with one per layer or None"),
         ("activation_function", _is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
-        ("layer_norm_eps", lambda value: _is_number(value) and 0 < value < float("inf"), "a positive number"),
+        ("layer_norm_eps", lambda value: is_number(value) and value > 0, "a positive number"),
         (
             "attention_bias scale_embedding share_encoder_decoder_embeddings tie_word_embeddings use_cache",
             lambda value: isinstance(value, bool),
@@ -254,8 +254,7 @@ class VaswaniConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        rule = _RULES.get(self.attribute_map.get(name, name))
-        if rule is not None and not rule[0](value):
+        if (rule := _RULES.get(self.attribute_map.get(name, name))) is not None and not rule[0](value):
             raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
@@ -269,15 +268,11 @@ class VaswaniConfig(PreTrainedConfig):
         for alias, field in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, field, kwargs.pop(alias))
-        if self.encoder_attention_heads == self.decoder_attention_heads:
-            self._fill_head_widths()
+        heads = self.encoder_attention_heads
+        if heads == self.decoder_attention_heads and self.d_model % heads == 0:
+            self.d_k, self.d_v = self.d_k or self.d_model // heads, self.d_v or self.d_model // heads
         super().__post_init__(**kwargs)
         self.validate_architecture()
-
-    def _fill_head_widths(self) -> None:
-        for name in ("d_k", "d_v"):
-            if getattr(self, name) is None and self.d_model % self.encoder_attention_heads == 0:
-                setattr(self, name, self.d_model // self.encoder_attention_heads)
 
     def validate_architecture(self) -> None:
         """Check the fields together; the model checks again, since fields may be assigned in between.
@@ -309,7 +304,14 @@ class VaswaniConfig(PreTrainedConfig):
                 f"`attention_window` must have one entry per layer, {max(depths)} for both stacks or {sum(depths)} for the "
                 f"encoder's and then the decoder's, but has {len(windows)}."
             )
-        self._validate_token_ids()
+        ids: list[Any] = [("target", self.decoder_vocab_size, "eos_token_id", end) for end in eos_token_ids(self)]
+        for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
+            ids.append(("target", self.decoder_vocab_size, name, getattr(self, name)))
+        for side, size, name, token_id in [*ids, ("source", self.vocab_size, "pad_token_id", self.pad_token_id)]:
+            if token_id is not None and token_id >= size:
+                raise ValueError(
+                    f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
+                )
 
     def score_of(self, is_cross: bool) -> str:
         """The score of self-attention or of cross-attention."""
@@ -323,18 +325,6 @@ class VaswaniConfig(PreTrainedConfig):
         # No tensor holds larger integers than 2^63, and no sequence as many tokens.
         return [r if r is None else min(r, 2**40) for r in windows[first : first + depths[is_causal]]]
 
-    def _validate_token_ids(self) -> None:
-        names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")
-        of_target = [("eos_token_id", i) for i in eos_token_ids(self)] + [
-            (name, getattr(self, name)) for name in names
-        ]
-        ids = [("target", self.decoder_vocab_size, *of_field) for of_field in of_target]
-        for side, size, name, token_id in [*ids, ("source", self.vocab_size, "pad_token_id", self.pad_token_id)]:
-            if token_id is not None and token_id >= size:
-                raise ValueError(
-                    f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
-                )
-
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
@@ -346,17 +336,14 @@ class VaswaniConfig(PreTrainedConfig):
         """
         # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
         if not kwargs.get("return_unused_kwargs", False):
-            names = _field_names()
-            _refuse_unknown({key: None for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)})
+            _refuse_unknown(key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8))
+        # transformers would ask for `trust_remote_code` by these, though the code is installed.
+        ignored = set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         # A file that transformers wrote may hold what its other versions and other tools have added to it.
-        if "transformers_version" in config_dict:
-            unknown = _unknown(config_dict)
-            for message in unknown.values():
-                logger.warning_once(f"{message} It is ignored.")
-            config_dict = {key: value for key, value in config_dict.items() if key not in unknown}
-        if not cls.__module__.startswith("transformers_modules."):
-            # transformers would ask for `trust_remote_code` by these, though the code is installed.
-            config_dict = {key: value for key, value in config_dict.items() if key not in _MAPS}
+        for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
+            logger.warning_once(f"{message} It is ignored.")
+            ignored.add(name)
+        config_dict = {key: value for key, value in config_dict.items() if key not in ignored}
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
@@ -374,17 +361,17 @@ def _field_names() -> set[str]:
     return {field.name for field in fields(VaswaniConfig)} | set(VaswaniConfig.attribute_map)
 
 
-def _unknown(kwargs: dict[str, Any]) -> dict[str, str]:
+def _unknown(names: Iterable[str]) -> dict[str, str]:
     """Names that are no fields, each with the sentence that says so."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    names = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
+    fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {
-        key: f"`{key}` is no field of VaswaniConfig; the nearest field is `{nearest_name(key, names)}`."
-        for key in kwargs
-        if key not in known and not key.startswith("_")
+        name: f"`{name}` is no field of VaswaniConfig; the nearest field is `{nearest_name(name, fields_of_ours)}`."
+        for name in names
+        if name not in known and not name.startswith("_")
     }
 
 
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    for message in _unknown(kwargs).values():
+def _refuse_unknown(names: Iterable[str]) -> None:
+    for message in _unknown(names).values():
         raise ValueError(message)

@@ -31,7 +31,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError
-from .configuration_vaswani import decoder_start_token_id, is_int, package_part
+from .configuration_vaswani import decoder_start_token_id, is_int, is_number, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 from .window_vaswani import decoding_cache
 
@@ -40,29 +40,23 @@ PAPER_MAX_LENGTH = (1, 50)
 # Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
 # Arguments of `generate` that are neither settings nor the model's.
-_ARGUMENTS = signature(GenerationMixin.generate).parameters.keys() - {
-    *("self", "inputs", "generation_config", "logits_processor", "stopping_criteria", "kwargs")
-}
-
-
-def _is_number(value: Any, least: float = 0) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
+_ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 # Fields of ours, with the test and the words that follow "must be"; None is always possible.
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "length_penalty_type": (lambda value: value in ("gnmt", "power"), '"gnmt" or "power"'),
-    "max_length_a": (_is_number, "a number of 0 or more (new tokens per source token)"),
-    "max_length_b": (lambda value: _is_number(value) and value == int(value), "an integer of 0 or more (new tokens)"),
-    "coverage_penalty": (_is_number, "a number of 0 or more"),
+    "max_length_a": (is_number, "a number of 0 or more (new tokens per source token)"),
+    "max_length_b": (lambda value: is_number(value) and value == int(value), "an integer of 0 or more (new tokens)"),
+    "coverage_penalty": (is_number, "a number of 0 or more"),
 }
 # Fields of transformers, which looks at them less closely or too late; the last three count where there is sampling only.
 _OTHER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("num_beams", "num_return_sequences"), (lambda value: is_int(value, 1), "a positive integer")),
-    "length_penalty": (lambda value: _is_number(value, -1e300), "a finite number"),
-    "temperature": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-    "top_k": (lambda value: isinstance(value, int) and _is_number(value), "an integer of 0 or more"),
-    "top_p": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
+    "length_penalty": (lambda value: is_number(value, -1e300), "a finite number"),
+    "temperature": (lambda value: is_number(value) and value > 0, "a number above 0"),
+    "top_k": (lambda value: isinstance(value, int) and is_number(value), "an integer of 0 or more"),
+    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
 }
 
 
@@ -191,7 +185,7 @@ class VaswaniGeneration(GenerationMixin):
             arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), stop])
             config.stop_strings = None
         if is_search:
-            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, extras)
+            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, **extras)
         ends = [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *ends])
         return super().generate(source, config, **arguments, **model_kwargs)
@@ -241,8 +235,7 @@ class VaswaniGeneration(GenerationMixin):
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
         # The decoder is handed no source tokens from which the mask could be inferred at each step.
         given = any(model_kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
-        mask = None if given else self._infer_source_mask(source)
-        if mask is not None:
+        if not given and (mask := self._infer_source_mask(source)) is not None:
             model_kwargs["attention_mask"] = mask.long()
         prompt, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
         if prompt is None:
@@ -281,14 +274,13 @@ class VaswaniGeneration(GenerationMixin):
         limits = [tokens_at_most(config, length) or 1 for length in (mask != 0).sum(dim=1).tolist()]
         return torch.tensor([prompt_length + min(limit, most) for limit in limits], device=mask.device)
 
-    def _generate_by_search(
-        self, source: Any, config: GenerationConfig, model_kwargs: Any, lengths: Any, arguments: Any, extras: Any
-    ) -> Any:
+    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, ensemble=None, must_contain=None):
         """The result of `generate` by our search, between the preparations of transformers."""
-        ensemble, must_contain = extras.get("ensemble"), extras.get("must_contain")
         encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
         has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
-        in_step = _shares_weights(self) if in_step is None else in_step
+        if in_step is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
+            # Several processes hold shares of one model, so that all must take equally many steps.
+            in_step = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
@@ -326,7 +318,6 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
 
     def _encode(self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
-        """The encoder's outputs for the sentences of a call."""
         embedded = model_kwargs.pop("inputs_embeds", None)
         if model_kwargs.get("encoder_outputs") is not None:
             return model_kwargs["encoder_outputs"]
@@ -360,13 +351,6 @@ class VaswaniGeneration(GenerationMixin):
         return GenerationMixin.compute_transition_scores(model, *args, **kwargs)  # type: ignore[arg-type]
 
 
-def _shares_weights(model: Any) -> bool:
-    """Several processes hold shares of one model, so that all must take equally many steps."""
-    is_one_of_many = torch.distributed.is_available() and torch.distributed.is_initialized()
-    is_one_of_many = is_one_of_many and torch.distributed.get_world_size() > 1
-    return is_one_of_many and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
-
-
 @dataclass
 class SearchTask:
     """A batch to be searched."""
@@ -380,9 +364,7 @@ class SearchTask:
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
 
-    def run(
-        self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None
-    ) -> Any:
+    def run(self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None):
         """The search, when it is over, of the sentences `kept` [N] int64, or of all."""
         sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)

@@ -57,9 +57,8 @@ class TokenTree:
             self.positions = (padded.cumsum(dim=1) - 1).clamp(min=0)
         if length == 1:
             return [None] * len(self.keys)
-        causal = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
-        positions = padded.cumsum(dim=1)[:, :length] - 1
-        mask = additive_mask(real[:, None] & causal, self.dtype)
+        positions = real.cumsum(dim=1) - 1
+        mask = additive_mask(real[:, None].expand(-1, length, -1).tril(), self.dtype)
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
@@ -75,11 +74,10 @@ class TokenTree:
         start, end = self.length, self.length + num_beams
         if self.visible is None:
             return [None] * len(self.keys)
-        key_positions = None
+        key_positions = None if self.positions is None else self.positions[:, :end]
         torch.diagonal(self.visible[:, :, start:end], dim1=1, dim2=2).zero_()
-        if self.positions is not None:
-            self.positions[:, start:end] = positions
-            key_positions = self.positions[:, :end]
+        if key_positions is not None:
+            key_positions[:, start:] = positions
         if self.reach is not None:
             is_far = key_positions < positions - self.reach
             self.visible[:, :, :end].masked_fill_(is_far.unsqueeze(1), torch.finfo(self.dtype).min)
@@ -100,8 +98,7 @@ class TokenTree:
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
         for name in ("visible", "positions"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 setattr(self, name, value.index_select(0, sentences))
 
     @property
@@ -115,28 +112,23 @@ class TokenTree:
 
     def _prune(self, num_beams: int) -> None:
         """Drop tokens that no beam descends from, and make capacity for more."""
-        length, entries = self.length, None
-        visible = self.visible
-        if visible is not None:
-            # Those counted a step ago, and each beam's new one.
-            visible, most = visible[:, :, :length], self.num_living + num_beams
-            if most < length:
-                # A sentence with fewer keeps some dead ones, which stay invisible.
-                entries = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :most]
-                visible, length = visible.gather(2, entries[:, None].expand(-1, visible.shape[1], -1)), most
+        # Those counted a step ago, and each beam's new one.
+        length, entries = min(self.length, self.num_living + num_beams), None
+        if length < self.length:
+            # A sentence with fewer keeps some dead ones, which stay invisible.
+            entries = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
         capacity = length + STEPS_PER_CAPACITY * num_beams
         # Layer by layer, so that no more than one layer is held twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
-                kept = old[:, :, : self.length]
-                if entries is not None:
-                    kept = kept.gather(2, entries[:, None, :, None].expand(-1, old.shape[1], -1, old.shape[3]))
+                kept = old[:, :, :length] if entries is None else old.take_along_dim(entries[:, None, :, None], dim=2)
                 store[layer_idx] = old.new_empty(*old.shape[:2], capacity, old.shape[3])
                 store[layer_idx][:, :, :length] = kept
-        if visible is not None:
-            self.visible = nn.functional.pad(visible, (0, capacity - length), value=torch.finfo(self.dtype).min)
+        if (visible := self.visible) is not None:
+            kept = visible[:, :, :length] if entries is None else visible.take_along_dim(entries[:, None], dim=2)
+            self.visible = nn.functional.pad(kept, (0, capacity - length), value=torch.finfo(self.dtype).min)
         if self.positions is not None:
-            kept = self.positions[:, : self.length] if entries is None else self.positions.gather(1, entries)
+            kept = self.positions[:, :length] if entries is None else self.positions.gather(1, entries)
             self.positions = nn.functional.pad(kept, (0, capacity - length))
         self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
 
@@ -203,7 +195,12 @@ class TreeDecoder:
         """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S]."""
         decoder, last = self.decoder, len(self.decoder.layers) - 1
         watch = AttentionWatch([last]) if self.with_coverage else None
-        states = decoder.add_positions(decoder.embed_tokens(input_ids), self._position_states(positions))
+        if len(self.encodings) < self.num_read:
+            # Sinusoids are dear to compute at each step. A learned table has an end; beyond it the decoder says so.
+            longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
+            size = max(self.num_read, min(2 * self.num_read + 62, longest))
+            self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
+        states = decoder.add_positions(decoder.embed_tokens(input_ids), self.encodings[positions])
         if self.steps:
             states = states.flatten(0, 1)
             for step, mask in zip(self.steps, masks, strict=True):
@@ -216,15 +213,6 @@ class TreeDecoder:
         self.tree.length += input_ids.shape[1]
         states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
         return states, None if watch is None else watch.weights[last]
-
-    def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
-        """Position encodings [N, T, D], from a table that grows, since sinusoids are dear to compute at each step."""
-        if len(self.encodings) < self.num_read:
-            # A learned table has an end; beyond it the decoder says so.
-            longest = getattr(getattr(self.decoder, "embed_positions", None), "num_embeddings", math.inf)
-            size = max(self.num_read, min(2 * self.num_read + 62, longest))
-            self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
-        return self.encodings[positions]
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -244,12 +232,10 @@ class RowDecoder:
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
         self.recorded: dict[str, tuple] = {}
         self.coverage: torch.Tensor | None = None
-        self.tree = None
-        self.watch = None
+        self.tree = self.watch = None
         if getattr(config, "coverage_penalty", None):
             self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
-        cache = model_kwargs.get("past_key_values")
-        if cache is not None and cache.get_seq_length() > 0:
+        if (cache := model_kwargs.get("past_key_values")) is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
             states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
             mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
@@ -278,15 +264,14 @@ class RowDecoder:
 
     def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
         """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
+        kwargs = self.model_kwargs
         if self.watch is not None:
             (weights,) = self.watch.weights.values()
-            if (mask := self.model_kwargs.get("decoder_attention_mask")) is not None:
+            if (mask := kwargs.get("decoder_attention_mask")) is not None:
                 weights = weights * mask[:, -weights.shape[1] :, None]
             covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
             self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(
-            outputs, self.model_kwargs, is_encoder_decoder=True
-        )
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=True)
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             if (values := outputs.get(name)) is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)

@@ -54,9 +54,7 @@ class TranslationPipeline(Pipeline):
     # Pipeline handles generation settings otherwise from version to version; the engine handles them here.
     _pipeline_calls_generate = False
 
-    def __init__(
-        self, model: Any, tokenizer: Any, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any
-    ):
+    def __init__(self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any):
         """Takes a model with its tokenizers, as `transformers.pipeline` does, and defaults for calls.
 
         The task may be "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`. The target
@@ -146,7 +144,6 @@ class TranslationPipeline(Pipeline):
         return {}, forward, postprocess
 
     def preprocess(self, input_: Any) -> dict[str, Any]:  # type: ignore[override]
-        """A list of one `Request` as `requests`, from a text."""
         return {"requests": [input_ if isinstance(input_, Request) else Request(checked_text(input_))]}
 
     def _forward(self, model_inputs, **settings):

@@ -29,14 +29,13 @@ class FromRepository:
         if os.path.isdir(name):
             model.origin = Path(name).absolute()
             return loaded
-        place: dict[str, Any] = {"cache_dir": kwargs.get("cache_dir")}
-        cached = try_to_load_from_cache(name, "config.json", revision=kwargs.get("revision"), **place)
+        cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
             # The commit is that of the weights, even if the branch has moved on. It is fetched now, because the token is not kept.
-            place |= {"revision": model.origin.name, "token": kwargs.get("token")}
-            place["local_files_only"] = bool(kwargs.get("local_files_only"))
-            snapshot_download(name, allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"], **place)
+            place = {key: kwargs[key] for key in ("cache_dir", "token", "local_files_only") if key in kwargs}
+            files = [f"{TARGET_FOLDER}/tokenizer*.json"]
+            snapshot_download(name, revision=model.origin.name, allow_patterns=files, **place)
         return loaded
 
 

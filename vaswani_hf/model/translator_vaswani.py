@@ -163,8 +163,13 @@ class GenerateBackend:
         """
         prefixes, constraints = self.constraints(segments)
         settings = {"ensemble": self.ensemble, **settings} if self.ensemble else settings
-        arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **self._idle_settings(settings)}
-        arguments, finite = {**arguments, **settings}, FiniteLogits()
+        # Settings of the checkpoint that others make idle, of which transformers would warn.
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
+        idle = {name: idle[name] for name in idle if getattr(self.generation_config, name, None) is not None}
+        arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **idle, **settings}
+        finite = FiniteLogits()
         if not isinstance(self.model, VaswaniGeneration):
             # Models of others do not look at their logits.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
@@ -181,22 +186,13 @@ class GenerateBackend:
             found.append([Hypothesis(token_ids, len(prefix)) for token_ids in ids])
         return found
 
-    def _idle_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Replacements for settings of the checkpoint that others make idle, of which transformers would warn."""
-        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
-        if settings.get("num_beams") == 1:
-            idle |= {"length_penalty": 1.0, "early_stopping": False}
-        return {name: idle[name] for name in idle if getattr(self.generation_config, name, None) is not None}
-
 
 class TranslationEngine:
     """A backend with the tokenizers, the prefix of each text, as T5 asks for, and the settings that the checkpoint has for its task."""
 
     backend_class: type = GenerateBackend
 
-    def __init__(
-        self, model: Any, source_tokenizer: Any, target_tokenizer: Any, ensemble=(), *, prefix="", task_settings=None
-    ):
+    def __init__(self, model, source_tokenizer, target_tokenizer, ensemble=(), *, prefix="", task_settings=None):
         self.backend: Any = self.backend_class(model, ensemble) if isinstance(model, torch.nn.Module) else model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.prefix, self.task_settings = prefix, task_settings or {}
@@ -228,10 +224,17 @@ class TranslationEngine:
         """The translations of each of some texts, which have these numbers."""
         layouts = self.layouts(requests, numbers, options)
         segments = [segment for of_text, _ in layouts for segment in of_text]
-        if options.warn_of_limit:
-            self._warn_if_limit_is_short(segments, options)
+        given = (options.generate, self.backend.generation_config)
+        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
+        longest = max((len(segment.token_ids) for segment in segments), default=0)
+        # transformers 4 warns at this share too.
+        if options.warn_of_limit and limit is not None and longest > 0.9 * limit:
+            logger.warning(
+                f"A text has {longest} tokens, and its translation can have no more than {limit}; "
+                "if it is cut off, give a larger `max_new_tokens`."
+            )
         results = iter(self._described(segments, self._search(segments, options), options))
-        ranks = range(setting_of("num_return_sequences", options.generate, self.backend.generation_config) or 1)
+        ranks = range(setting_of("num_return_sequences", *given) or 1)
         for of_text, separators in layouts:
             parts = list(islice(results, len(of_text)))
             yield [self._joined([part[i] for part in parts], separators) for i in ranks]
@@ -307,13 +310,12 @@ class TranslationEngine:
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
             found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
             for i, of_segment in zip(batch, found, strict=True):
-                hypotheses[i] = [replace(h, text=self._text(h.token_ids, segments[i], options)) for h in of_segment]
+                for h in of_segment:
+                    text = self.target_tokenizer.decode(h.token_ids, skip_special_tokens=True, **options.decode)
+                    # A line stays a line.
+                    text = text if "\n" in segments[i].text else text.replace("\n", " ")
+                    hypotheses[i].append(replace(h, text=text))
         return hypotheses
-
-    def _text(self, token_ids: list[int], segment: Segment, options: TranslationOptions) -> str:
-        text = self.target_tokenizer.decode(token_ids, skip_special_tokens=True, **options.decode)
-        # A line stays a line.
-        return text if "\n" in segment.text else " ".join(text.split("\n"))
 
     def _described(self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: Any) -> list[list[Any]]:
         """The hypotheses with what else is asked for."""
@@ -331,17 +333,6 @@ class TranslationEngine:
         if self.backend.max_positions is not None:
             defaults.pop("max_new_tokens", None)
         return {**_unset({**self.task_settings, **defaults}, settings), **settings}
-
-    def _warn_if_limit_is_short(self, segments: list[Segment], options: TranslationOptions) -> None:
-        longest = max((len(segment.token_ids) for segment in segments), default=0)
-        given = (options.generate, self.backend.generation_config)
-        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
-        # transformers 4 warns at this share too.
-        if limit is not None and longest > 0.9 * limit:
-            logger.warning(
-                f"A text has {longest} tokens, and its translation can have no more than {limit}; "
-                "if it is cut off, give a larger `max_new_tokens`."
-            )
 
 
 def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,11 +381,7 @@ def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Indices of pieces of similar length, longest first, each batch within the budget or a single piece."""
-    batch: list[int] = []
-    for i in sorted(range(len(pieces)), key=lambda i: -len(pieces[i])):
-        if batch and (len(pieces[batch[0]]) * (len(batch) + 1) > tokens_per_batch or len(batch) == batch_size):
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
+    for i in longest_first:
+        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
+        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
