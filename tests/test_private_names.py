@@ -42,6 +42,7 @@ PRIVATE = {
     """,
     "transformers.trainer": "_get_grad_norm _load_rng_state _prepare_input _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
+    "os": "_exit",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_compiled_call_impl _forward_hooks _forward_pre_hooks",
     "torch.utils._pytree": "_pytree",
