@@ -12,6 +12,7 @@ import argparse
 import gzip
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -403,6 +404,8 @@ def main(words: list[str] | None = None) -> None:
         same_batch(words)
         return
     arguments = parsed(words)
+    # Whoever ends this process ends the competitors, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
     rates = {name: matrix_rate(arguments.device, getattr(torch, name)) for name in ("float32", "bfloat16")}
     where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads"
