@@ -1,6 +1,6 @@
 """Turns: a competitor trains when it is told to, says what it has done, and waits while others work.
 
-It is told by lines of JSON on its standard input, {"steps": 3}, {"tokens": 60000} or {"end": true}, and answers by lines of
+It is told by lines of JSON on its standard input, {"steps": 3}, {"tokens": 40000} or {"end": true}, and answers by lines of
 JSON on its standard output. Nothing but the standard library is imported: each competitor has a Python of its own.
 """
 
