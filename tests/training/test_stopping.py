@@ -1,5 +1,6 @@
 """A signal to any process of a run, at any time, ends all of them in time, with what is to be saved saved."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -10,6 +11,8 @@ from test_killed import assert_same_run
 from tiny_runs import RECIPE
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.training.processes import Processes
+from vaswani_hf.training.stopping import Stop
 
 IN_TIME = 30.0
 
@@ -90,3 +93,15 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
     assert (
         f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look" in life.said()
     )
+
+
+def test_a_run_does_not_wait_for_processes_that_it_has_begun():
+    # The trace of an error holds those that load data.
+    began = time.monotonic()
+    with Stop().listening(Processes()):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(10,), daemon=True)
+        child.start()
+    seconds = time.monotonic() - began
+    child.kill()
+    child.join()
+    assert seconds < 5

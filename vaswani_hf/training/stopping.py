@@ -84,9 +84,10 @@ class Stop:
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(before)
-            # Ends the thread.
-            writer.close()
+            # Ends the thread, also where children, such as those that load data, still hold copies of the socket.
+            writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
+            writer.close()
             reader.close()
 
     @contextlib.contextmanager
