@@ -1,5 +1,6 @@
 """A signal to any process of a run, at any time, ends all of them in time, with what is to be saved saved."""
 
+import io
 import multiprocessing
 import os
 import signal
@@ -105,3 +106,20 @@ def test_a_run_does_not_wait_for_processes_that_it_has_begun():
     child.kill()
     child.join()
     assert seconds < 5
+
+
+def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
+    class Screen(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, content):
+            if b"step" in bytes(content):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return len(content)
+
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Screen())))
+    stop = Stop()
+    with stop.listening(Processes()):
+        print("step 1/10", flush=True)
+    assert stop.received == signal.SIGTERM

@@ -129,7 +129,9 @@ class Stop:
                 raise Interrupt
             if self._is_first:
                 name = signal.Signals(number).name
-                print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
+                # Python refuses to print where the signal came in the middle of a line that is printed.
+                with contextlib.suppress(RuntimeError):
+                    print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
         elif time.monotonic() - self._first_came > SECONDS_OF_ONE_SIGNAL:
             self.restore()
             signal.raise_signal(number)
