@@ -59,12 +59,15 @@ def write_tokenizers(
         return
     options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length}
     kept = cache / f"tokenizers-{_key(pairs, options)}"
+    was_there = kept.is_dir()
     if damage(kept) is not None:
         if not os.access(cache, os.W_OK):
             train(folder)
             return
         with naming_the_folder(cache, CACHE_REMEDY):
-            shutil.rmtree(kept, ignore_errors=True)
+            if was_there:
+                # Not those that another run has made meanwhile.
+                shutil.rmtree(kept, ignore_errors=True)
             _make_folder(kept, train)
     # `copytree` would give the run's folder the mode of this one.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
