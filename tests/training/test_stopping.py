@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -123,3 +124,26 @@ def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
     with stop.listening(Processes()):
         print("step 1/10", flush=True)
     assert stop.received == signal.SIGTERM
+
+
+def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
+    class Two:
+        """This process, and one with the same number as a child of it on another machine, or in another container."""
+
+        is_first = True
+
+        def __init__(self, place):
+            self.place = place
+
+        def gather(self, here):
+            return [here, (self.place or here[0], child.pid)]
+
+    for place in (socket.gethostname(), None):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        child.start()
+        with Stop().listening(Two(place)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            assert child.is_alive() == (place is not None)
+        child.kill()
+        child.join()

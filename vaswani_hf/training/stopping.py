@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import multiprocess
@@ -61,8 +62,8 @@ class Stop:
             processes (Processes): All processes of the run.
         """
         self._is_first = processes.is_first
-        here = (socket.gethostname(), os.getpid())
-        self._peers = [pid for host, pid in processes.gather(here) if host == here[0] and pid != here[1]]
+        here = (_machine(), os.getpid())
+        self._peers = [pid for machine, pid in processes.gather(here) if machine == here[0] and pid != here[1]]
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -160,6 +161,17 @@ class Stop:
         for child in (*multiprocessing.active_children(), *multiprocess.active_children()):
             child.kill()
         os._exit(INTERRUPTED)
+
+
+def _machine() -> str:
+    """Names where the number of a process means that process: several machines, or containers of one, may have one name."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts += [
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
+            os.readlink("/proc/self/ns/pid"),
+        ]
+    return " ".join(parts)
 
 
 _LISTENING: list[Stop] = []
