@@ -105,6 +105,28 @@ def test_a_training_that_was_broken_off_leaves_nothing(run, monkeypatch, tmp_pat
     assert len(run()[0].source_tokenizer) == 263
 
 
+@pytest.mark.parametrize("fault", ["missing", "empty"])
+def test_damaged_tokenizers_are_trained_again(run, calls, fault, tmp_path):
+    _, folder = run()
+    (kept,) = (tmp_path / "cache").rglob("tokenizer.json")
+    kept.unlink() if fault == "missing" else kept.write_text("")
+    for number in (2, 2):
+        _, other = run()
+        assert (other / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+        assert calls.count("train_tokenizers") == number
+
+
+def test_folders_are_open_to_whom_they_were(run, tmp_path):
+    for mode in (0o750, 0o755):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run").chmod(mode)
+        run(folder=tmp_path / "run")
+        assert (tmp_path / "run").stat().st_mode & 0o777 == mode
+    (kept,) = (path for path in (tmp_path / "cache").rglob("tokenizers-*") if path.is_dir())
+    (tmp_path / "new").mkdir()
+    assert kept.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"count": 79, "sha256": "a"}', '{"count": 80'])
 def test_a_damaged_digest_is_computed_again(run, calls, content, tmp_path):
     digest = run()[0].digest

@@ -54,6 +54,13 @@ def test_other_tokenizers_are_taken_as_they_are():
     assert TextEncoder(serialized(whole))(texts(200)) == expected(whole, texts(200))
 
 
+def test_added_tokens_are_found_across_words():
+    tokenizer = train_tokenizer(CORPUS, 330)
+    tokenizer.add_tokens(["lower house", "naï"])
+    sentences = ["the lower house", "lower house", "naïve lower houses", *texts(50)]
+    assert TextEncoder(serialized(tokenizer))(sentences) == expected(tokenizer, sentences)
+
+
 def test_a_word_is_encoded_once(monkeypatch):
     encoder = TextEncoder(serialized(train_tokenizer(CORPUS, 330)))
     asked = []

@@ -236,6 +236,25 @@ def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch
     assert 0 < errors[0] < 1.2 * errors[1] + 1e-3
 
 
+def test_masks_of_numbers_in_bfloat16_weights(tiny_model):
+    model = tiny_model().train().to(torch.bfloat16)
+    ids = torch.randint(4, 20, (2, 5))
+    hidden = torch.zeros(2, 1, 5, 5, dtype=torch.bfloat16)
+    hidden[..., 3:] = torch.finfo(torch.bfloat16).min
+    torch.manual_seed(0)
+    loss = model(input_ids=ids, labels=ids, attention_mask=hidden, decoder_attention_mask=hidden).loss
+    torch.manual_seed(0)
+    seen = hidden == 0
+    close(loss, model(input_ids=ids, labels=ids, attention_mask=seen, decoder_attention_mask=seen).loss)
+    loss.backward()
+
+
+def test_dropout_of_everything_leaves_nothing():
+    assert not loss_vaswani.dropout(torch.ones(1000, 1000), 1.0, True).any()
+    with pytest.raises(ValueError, match="dropout probability"):
+        loss_vaswani.dropout(torch.ones(3), 1.5, True)
+
+
 def test_adapted_output_projections_are_called(tiny_model):
     class Doubled(nn.Linear):
         def forward(self, states):

@@ -96,6 +96,13 @@ def test_command_line_wins_by_name_or_by_place(recipe_file):
     assert load_recipe(recipe_file(), ["--normalization", "null"]).tokenizer.normalization is None
 
 
+def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a,b.en").touch()
+    text = MINIMAL.replace("corpus: numbers", "train_source: x, train_target: y")
+    assert load_recipe(recipe_file(text), ["--train_source", "a,b.en"]).data.train_source == "a,b.en"
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

@@ -45,6 +45,12 @@ def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16
     assert described(settled(recipe, None).training, torch.device(device)) == means
 
 
+def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
+    machine("cuda", True)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert settled(load_recipe(run.recipe), None).training.bf16 is False
+
+
 def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
     machine("cpu", True)
     folder = run("run", "--max_steps", "2", "--save_steps", "2")

@@ -1,7 +1,10 @@
 """A signal to any process of a run, at any time, ends all of them in time, with what is to be saved saved."""
 
+import io
+import multiprocessing
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -10,6 +13,8 @@ from test_killed import assert_same_run
 from tiny_runs import RECIPE
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.training.processes import Processes
+from vaswani_hf.training.stopping import Stop
 
 IN_TIME = 30.0
 
@@ -90,3 +95,55 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
     assert (
         f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look" in life.said()
     )
+
+
+def test_a_run_does_not_wait_for_processes_that_it_has_begun():
+    # The trace of an error holds those that load data.
+    began = time.monotonic()
+    with Stop().listening(Processes()):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(10,), daemon=True)
+        child.start()
+    seconds = time.monotonic() - began
+    child.kill()
+    child.join()
+    assert seconds < 5
+
+
+def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
+    class Screen(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, content):
+            if b"step" in bytes(content):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return len(content)
+
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Screen())))
+    stop = Stop()
+    with stop.listening(Processes()):
+        print("step 1/10", flush=True)
+    assert stop.received == signal.SIGTERM
+
+
+def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
+    class Two:
+        """This process, and one with the same number as a child of it on another machine, or in another container."""
+
+        is_first = True
+
+        def __init__(self, place):
+            self.place = place
+
+        def gather(self, here):
+            return [here, (self.place or here[0], child.pid)]
+
+    for place in (socket.gethostname(), None):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        child.start()
+        with Stop().listening(Two(place)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            assert child.is_alive() == (place is not None)
+        child.kill()
+        child.join()

@@ -13,7 +13,8 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
-from ..checkpoint.files import naming_the_folder, write_whole
+from ..checkpoint.files import MANIFEST_FILE, naming_the_folder, write_whole
+from ..checkpoint.manifest import damage, seal
 from ..checkpoint.tokenizers import save_tokenizers
 from ..recipe.schema import TokenizerSection
 from ..version import __version__
@@ -53,33 +54,48 @@ def write_tokenizers(
         return_free_memory()
 
     cache = cache_folder(pairs)
-    if cache is None or not os.access(cache, os.W_OK):
+    if cache is None:
         train(folder)
         return
     options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length}
     kept = cache / f"tokenizers-{_key(pairs, options)}"
-    with naming_the_folder(cache, CACHE_REMEDY):
-        if not kept.is_dir():
+    was_there = kept.is_dir()
+    if damage(kept) is not None:
+        if not os.access(cache, os.W_OK):
+            train(folder)
+            return
+        with naming_the_folder(cache, CACHE_REMEDY):
+            if was_there:
+                # Not those that another run has made meanwhile.
+                shutil.rmtree(kept, ignore_errors=True)
             _make_folder(kept, train)
-    shutil.copytree(kept, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    # `copytree` would give the run's folder the mode of this one.
+    for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
+        place = folder / path.relative_to(kept)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
 
 
 def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder, which is there with all of its files or not at all.
+    """Fills a folder, which is there with all of its files and their hashes, or not at all.
 
     Raises:
         OSError: If the disk is full.
     """
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    place = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    # The folder of `tempfile` is for nobody else, a cache may be for several users.
+    unfinished = place / "unfinished"
     try:
+        unfinished.mkdir()
         fill(unfinished)
+        seal(unfinished, {})
         unfinished.rename(folder)
     except OSError:
         # Another run may have been faster.
         if not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def kept_digest(pairs: Dataset) -> dict[str, Any]:

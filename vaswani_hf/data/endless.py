@@ -69,9 +69,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
     """The batches of a stream of prepared pairs that one process takes, epoch after epoch.
 
     The stream is read window by window, from its shards in an order of the epoch; the pairs of a window are permuted, then
-    sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A rest of less than a full batch at the end of an epoch joins the last window. Every process
-    reads the whole stream. Each pair is given the number of its `epoch`. The loader is `DataLoader(stream,
-    batch_size=None, collate_fn=collator)`, without workers, because the state is that of the reading process.
+    sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A rest of less than a full
+    batch at the end of an epoch joins the last window. Every process reads the whole stream. Each pair is given the number
+    of its `epoch`. The loader is `DataLoader(stream, batch_size=None, collate_fn=collator)`, without workers, because the
+    state is that of the reading process.
     """
 
     # Nobody knows it before the stream was read.
@@ -130,7 +131,15 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
         Args:
             state: A result of `state_dict`.
+
+        Raises:
+            ValueError: If an earlier version has made it.
         """
+        if state["pairs"] is not None and "open" not in state["pairs"]:
+            raise ValueError(
+                "The place in the stream of training pairs was saved by an earlier version, which read them in another order; "
+                "begin the run again in another `--output_dir`."
+            )
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 

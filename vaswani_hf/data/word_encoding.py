@@ -65,6 +65,8 @@ class TextEncoder:
             and _begins_with_a_space(parts["normalizer"])
             and _splits_before_spaces(parts["pre_tokenizer"])
             and whole[: len(bare)] == bare
+            # Those that are not special are found in any text, across words too.
+            and all(token["special"] for token in parts["added_tokens"])
         )
         self._ids_of: dict[str, list[int]] = {}
 

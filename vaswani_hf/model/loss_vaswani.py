@@ -31,7 +31,7 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     The generator is PyTorch's; p is rounded to 1/65,536, and what is kept is scaled by what is kept on average.
     """
     is_plain = states.device.type == "cpu" and not is_tracing(states) and nn.functional.dropout is _DROPOUT
-    if not (is_plain and training and p > 0):
+    if not (is_plain and training and 0 < p < 1):
         return nn.functional.dropout(states, p, training)
     # A draw of 64 bits, which takes as long as any, decides about four numbers.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -116,7 +116,8 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
         if not isinstance(target, dict):
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
     hint = typing.get_type_hints(_sections().get(section, Recipe)).get(name, Any)
-    if list[str] in _options(hint) and (text.startswith("[") and text.endswith("]") or "," in text):
+    is_list = text.startswith("[") and text.endswith("]") or "," in text
+    if list[str] in _options(hint) and is_list and not Path(text).exists():
         # One name, of files, is text.
         hint = list[str]
     if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):

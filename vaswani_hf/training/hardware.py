@@ -28,7 +28,9 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
     if bf16 is None:
-        bf16 = earlier.training.bf16 if earlier and earlier.training.bf16 is not None else has_bfloat16(device)
+        # With DeepSpeed, which would keep the weights in it, it is refused.
+        fits = has_bfloat16(device) and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true"
+        bf16 = earlier.training.bf16 if earlier and earlier.training.bf16 is not None else fits
     if workers is None:
         workers = 0 if device.type == "cpu" or data.streaming else WORKERS_OF_AN_ACCELERATOR
     return replace(recipe, training=replace(training, bf16=bf16, dataloader_num_workers=workers))

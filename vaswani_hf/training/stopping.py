@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import multiprocess
@@ -61,8 +62,8 @@ class Stop:
             processes (Processes): All processes of the run.
         """
         self._is_first = processes.is_first
-        here = (socket.gethostname(), os.getpid())
-        self._peers = [pid for host, pid in processes.gather(here) if host == here[0] and pid != here[1]]
+        here = (_machine(), os.getpid())
+        self._peers = [pid for machine, pid in processes.gather(here) if machine == here[0] and pid != here[1]]
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -84,9 +85,10 @@ class Stop:
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(before)
-            # Ends the thread.
-            writer.close()
+            # Ends the thread, also where children, such as those that load data, still hold copies of the socket.
+            writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
+            writer.close()
             reader.close()
 
     @contextlib.contextmanager
@@ -128,7 +130,9 @@ class Stop:
                 raise Interrupt
             if self._is_first:
                 name = signal.Signals(number).name
-                print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
+                # Python refuses to print where the signal came in the middle of a line that is printed.
+                with contextlib.suppress(RuntimeError):
+                    print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
         elif time.monotonic() - self._first_came > SECONDS_OF_ONE_SIGNAL:
             self.restore()
             signal.raise_signal(number)
@@ -157,6 +161,17 @@ class Stop:
         for child in (*multiprocessing.active_children(), *multiprocess.active_children()):
             child.kill()
         os._exit(INTERRUPTED)
+
+
+def _machine() -> str:
+    """Names where the number of a process means that process: several machines, or containers of one, may have one name."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts += [
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
+            os.readlink("/proc/self/ns/pid"),
+        ]
+    return " ".join(parts)
 
 
 _LISTENING: list[Stop] = []
