@@ -51,6 +51,14 @@ def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     assert settled(load_recipe(run.recipe), None).training.bf16 is False
 
 
+def test_too_many_processes_for_batches_are_refused_before_they_are_started(run, vaswani, tmp_path):
+    words = ["train", run.recipe, f"--output_dir={tmp_path / 'run'}", "--dataloader_num_workers=1000000"]
+    code, _, sentence = vaswani(*words)
+    assert code == 1
+    assert "`training.dataloader_num_workers` must be at most" in sentence
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
     machine("cpu", True)
     folder = run("run", "--max_steps", "2", "--save_steps", "2")

@@ -12,6 +12,8 @@ from ..translation.precision import has_bfloat16
 
 # Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
 WORKERS_OF_AN_ACCELERATOR = 2
+# More of them for each core could only be meant otherwise, and take all of the memory.
+WORKERS_OF_A_CORE = 16
 
 
 def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
@@ -23,6 +25,9 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
 
     Returns:
         Recipe: The same for all processes, if the first one decides.
+
+    Raises:
+        ValueError: If more processes are to prepare batches than make sense on any machine.
     """
     training, data = recipe.training, recipe.data
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -31,6 +36,11 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         # With DeepSpeed, which would keep the weights in it, it is refused.
         fits = has_bfloat16(device) and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true"
         bf16 = earlier.training.bf16 if earlier and earlier.training.bf16 is not None else fits
+    most = WORKERS_OF_A_CORE * (os.cpu_count() or 1)
+    if workers is not None and workers > most:
+        raise ValueError(
+            f"`training.dataloader_num_workers` must be at most {most} on this machine, but is {workers:,}."
+        )
     if workers is None:
         workers = 0 if device.type == "cpu" or data.streaming else WORKERS_OF_AN_ACCELERATOR
     return replace(recipe, training=replace(training, bf16=bf16, dataloader_num_workers=workers))

@@ -28,6 +28,7 @@ class Processes:
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process
+        self._is_first_here = self._state.is_local_main_process
         self._group: Any = dist.new_group(backend="gloo", timeout=patience) if self.count > 1 else None
 
     def gather(self, item: _T) -> list[_T]:
@@ -56,11 +57,17 @@ class Processes:
     def first_alone(self, function: Callable[[], _T]) -> _T:
         """What a function gives that the first process calls, and after it the others, which find what it has written.
 
+        On another machine they may find nothing: its first process goes before its neighbours.
+
         Args:
             function (Callable): Called once in each process.
         """
-        result = self._after_first(function, share=False)
-        return result[0] if result else function()
+        made = self._after_first(function, share=False)
+        if not made:
+            made = self.together(lambda: [function()] if self._is_first_here else [])
+        elif self._group is not None:
+            self.together(lambda: None)
+        return made[0] if made else function()
 
     def together(self, function: Callable[[], _T]) -> _T:
         """What a function gives in this process; where it fails in any, all processes end.

@@ -146,6 +146,9 @@ class Stop:
         for pid in self._peers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
+        if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
+            # Of a notebook or a prompt that somebody has open, Ctrl-C ends the run and never the process.
+            return
         came, at_once_since = time.monotonic(), None
         while self in _LISTENING:
             time.sleep(0.1)

@@ -29,7 +29,14 @@ from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
-from .checkpoints import STAGING_FOLDER, checkpoints_until, publish_checkpoint, refuse_vanished, rotate_checkpoints
+from .checkpoints import (
+    STAGING_FOLDER,
+    checkpoints_until,
+    publish_checkpoint,
+    put_back_replaced,
+    refuse_vanished,
+    rotate_checkpoints,
+)
 from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, sharded_autocast, whole_model
@@ -214,7 +221,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.by_first(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Half a checkpoint would take the room that is left.
+            # Half a checkpoint would take the room that is left; the whole one that it was to replace comes back.
+            put_back_replaced(folder)
             shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
         finally:
