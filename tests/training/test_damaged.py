@@ -103,5 +103,7 @@ def test_a_manifest_of_an_earlier_version_without_a_hash_of_itself_is_read(newes
     path = newest / "manifest.json"
     lines = path.read_text().splitlines()
     assert lines[-2].startswith('  "sha256": ')
+    # They did not say whether a validation was made, either.
+    lines = [line for line in lines if '"validated"' not in line]
     path.write_text("\n".join([*lines[:-3], "  }", "}"]))
     assert damage(newest) is None
