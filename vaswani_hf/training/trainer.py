@@ -3,6 +3,7 @@
 The run around it is in run.py, its log in callbacks.py.
 """
 
+import contextlib
 import json
 import math
 import shutil
@@ -221,9 +222,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.by_first(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Half a checkpoint would take the room that is left; the whole one that it was to replace comes back.
-            put_back_replaced(folder)
-            shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+            # Half a checkpoint would take the room that is left. The whole one that it was to replace comes back first, and
+            # where that fails nothing is deleted, and the error remains the one that is said.
+            with contextlib.suppress(OSError):
+                put_back_replaced(folder)
+                shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
         finally:
             self.args.output_dir = str(folder)
