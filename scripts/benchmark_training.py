@@ -36,7 +36,7 @@ SHAPES = {
 # An accelerator takes the batches of the paper.
 ACCELERATOR_TOKENS, ACCELERATOR_TURN = 25000, 10**6
 # Steps before anything is measured.
-WARM_UP = 3
+WARM_UP = 2
 VALIDATION_PAIRS = 500
 PACKAGE = "vaswani_hf, by recipe"
 # How many times as fast as a competitor the package should be, and the share of the float32 rate that it should reach.
@@ -152,29 +152,30 @@ def competitors(arguments: argparse.Namespace) -> list[Competitor]:
 
 
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """The rate at which this machine multiplies matrices.
+    """The rate at which this machine multiplies matrices now.
 
     Args:
         device (str): "cpu" or "cuda".
         dtype (dtype): The type of the matrices.
 
     Returns:
-        float: Floating-point operations per second, the best of a few sizes.
+        float: Floating-point operations per second, the median at the best of a few sizes.
     """
-    best, seconds = 0.0, 0.0
+    best, middle = 0.0, 0.0
     for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
-        if seconds > 0.1:
+        if middle > 0.1:
             # A type without hardware takes long, and does not become faster.
             break
         left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-        end = time.perf_counter() + 0.4
+        end, seconds = time.perf_counter() + 0.5, []
         while time.perf_counter() < end:
             start = time.perf_counter()
             left @ right
             if device == "cuda":
                 torch.cuda.synchronize()
-            seconds = time.perf_counter() - start
-            best = max(best, 2 * size**3 / seconds)
+            seconds.append(time.perf_counter() - start)
+        middle = statistics.median(seconds)
+        best = max(best, 2 * size**3 / middle)
     return best
 
 
@@ -249,21 +250,26 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
     try:
         for competitor in everybody:
             competitor.start(path, environment)
-        take_turns(everybody, shape["turn"], arguments.turns)
+        rates = take_turns(everybody, shape["turn"], arguments)
     finally:
         for competitor in everybody:
             competitor.end()
-    return everybody, json.loads((folder / "facts.json").read_text(encoding="utf-8")) | {"shape": shape}
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    return everybody, facts | {"shape": shape, "rates": rates}
 
 
-def take_turns(everybody: list[Competitor], tokens: int, number: int) -> None:
+def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
     """Lets each train for as many tokens as the others, in turns.
 
     Args:
         everybody (list): Their processes have been started.
         tokens (int): Source and target tokens of a turn.
-        number (int): How many turns each has, after the warm-up.
+        arguments (Namespace): How many turns each has, after the warm-up, and on which device.
+
+    Returns:
+        dict: By type, the floating-point operations per second of matrix products, the median over the rounds.
     """
+    rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
         # All have begun, and compute nothing any more.
         competitor.answer()
@@ -272,7 +278,10 @@ def take_turns(everybody: list[Competitor], tokens: int, number: int) -> None:
         competitor.turns += [warm_up] if warm_up else []
     # Batches are of different sizes, and from here on all go to the same number of tokens.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
-    for turn in range(1, number + 1):
+    for turn in range(1, arguments.turns + 1):
+        # Machines that others use too are not equally fast all the time.
+        for dtype, found in rates.items():
+            found.append(matrix_rate(arguments.device, getattr(torch, dtype)))
         for competitor in everybody:
             done = competitor.answer({"tokens": begun + turn * tokens})
             if done:
@@ -280,26 +289,28 @@ def take_turns(everybody: list[Competitor], tokens: int, number: int) -> None:
                 print(f"turn {turn}: {competitor.title:28} {competitor.speeds()[-1]:10,.0f} tokens/s", flush=True)
     for competitor in everybody:
         competitor.validation_loss = competitor.answer({"end": True}).get("validation_loss")
+    return {dtype: statistics.median(found) for dtype, found in rates.items()}
 
 
-def table(name: str, everybody: list[Competitor], facts: dict[str, Any], rates: dict[str, float]) -> str:
+def table(name: str, everybody: list[Competitor], facts: dict[str, Any]) -> str:
     """The results of a shape.
 
     Args:
         name (str): The shape.
         everybody (list): The competitors after their turns.
-        facts (dict): Those of the corpus.
-        rates (dict): Floating-point operations per second by type.
+        facts (dict): Those of the corpus, and the rates of `take_turns`.
 
     Returns:
         str: Markdown.
     """
-    shape, flops, ours = facts["shape"], facts["flops_per_token"], everybody[0].speeds()
+    shape, flops, rates, ours = facts["shape"], facts["flops_per_token"], facts["rates"], everybody[0].speeds()
     lines = [
         f"## {name}: d {shape['width']}, feed-forward {shape['ffn']}, {shape['layers']}+{shape['layers']} layers, "
         f"{shape['heads']} heads, {shape['vocabulary']:,} classes, {shape['tokens']:,} positions a side",
         "",
-        f"{facts['pairs']:,} pairs, {facts['tokens']:,} source and target tokens, {flops / 1e6:,.2f} MFLOP per token",
+        f"{facts['pairs']:,} pairs, {facts['tokens']:,} source and target tokens, {flops / 1e6:,.2f} MFLOP per token; "
+        + "products of matrices: "
+        + ", ".join(f"{dtype} {rate / 1e9:,.0f} GFLOP/s" for dtype, rate in rates.items()),
         "",
         "| | tokens/s | ours is faster | filled | peak MiB | of float32 rate | of bfloat16 rate | validation loss | after tokens |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -407,14 +418,11 @@ def main(words: list[str] | None = None) -> None:
     # Whoever ends this process ends the competitors, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
-    rates = {name: matrix_rate(arguments.device, getattr(torch, name)) for name in ("float32", "bfloat16")}
-    where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads"
-    measured = ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in rates.items())
-    print(f"matrix products on {where}: {measured}", flush=True)
+    print(torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads", flush=True)
     for name in arguments.shapes:
         with tempfile.TemporaryDirectory(prefix="benchmark_training_", ignore_cleanup_errors=True) as folder:
             write_texts(arguments, Path(folder))
-            results = table(name, *measure(name, arguments, Path(folder)), rates)
+            results = table(name, *measure(name, arguments, Path(folder)))
             means = Path(folder, "vaswani", "means.json")
             said = f"{PACKAGE}: {json.loads(means.read_text(encoding='utf-8'))}\n" if means.exists() else ""
             print(f"\n{results}\n\n{said}", flush=True)

@@ -29,15 +29,15 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """What a trainer class derives from first, to count what it trains on."""
+    """What a trainer class derives from first, to count what it trains on, in parts of a batch where it computes those."""
 
     turns: Turns
 
-    def training_step(self, model, inputs, *args, **kwargs):
+    def compute_loss(self, model, inputs, *args, **kwargs):
         labels = inputs["labels"]
         tokens = inputs["attention_mask"].sum() + (labels != IGNORED_LABEL).sum()
         self.turns.count(tokens, inputs["input_ids"].numel() + labels.numel())
-        return super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, padding_efficiency
+from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_parts, padding_efficiency
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.preparation import prepare_pairs
@@ -188,6 +188,21 @@ def test_a_batch_by_hand():
         "labels": [[2, -100], [7, 2]],
     }
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+
+
+def test_parts_of_a_batch_hold_every_pair_once_and_no_padding_that_is_only_another_part_s():
+    pairs = [{"input_ids": [5] * length + [2], "labels": [6] * (9 - length) + [2]} for length in (1, 2, 3, 6, 8)]
+    batch = PairCollator(1)(pairs)
+    parts = cut_into_parts(batch, 20)
+    assert [len(part["labels"]) for part in parts] == [2, 2, 1]
+    assert [list(part["input_ids"].shape) for part in parts] == [[2, 3], [2, 7], [1, 9]]
+    assert [list(part["labels"].shape) for part in parts] == [[2, 9], [2, 7], [1, 2]]
+    assert [ids_of(part, row) for part in parts for row in range(len(part["labels"]))] == [
+        (pair["input_ids"], pair["labels"]) for pair in pairs
+    ]
+    # A sentence that alone is longer is a part; a batch that is small enough stays as it is.
+    assert [len(part["labels"]) for part in cut_into_parts(batch, 5)] == [1] * 5
+    assert cut_into_parts(batch, 45) == [batch]
 
 
 @pytest.fixture(scope="module")

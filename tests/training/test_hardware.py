@@ -9,8 +9,9 @@ from tiny_runs import same, weights
 
 from vaswani_hf.model import window_vaswani
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training import hardware
+from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import described, settled
+from vaswani_hf.training.trainer import VaswaniTrainer
 
 
 @pytest.fixture
@@ -43,6 +44,32 @@ def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
     assert described(settled(recipe, None).training, torch.device(device)) == means
+
+
+def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkeypatch, capsys):
+    # A rate as in the paper: at a much higher one rounding grows.
+    words = [
+        "--model.dropout=0",
+        "--training.learning_rate_factor=0.01",
+        "--training.source_tokens_per_batch=600",
+        "--training.target_tokens_per_batch=600",
+    ]
+    positions, compute_loss = [], VaswaniTrainer.compute_loss
+
+    def counted(self, model, inputs, *args, **kwargs):
+        positions.append(max(inputs["input_ids"].numel(), inputs["labels"].numel()))
+        return compute_loss(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(VaswaniTrainer, "compute_loss", counted)
+    whole = weights(run("whole", *words))
+    assert "in parts" not in capsys.readouterr().out
+    number = len(positions)
+    monkeypatch.setattr(trainer, "NUMBERS_OF_A_PART", 200 * 16)
+    in_parts = weights(run("parts", *words))
+    assert "batches of more than 200 positions a side in parts" in capsys.readouterr().out
+    assert max(positions[:number]) > 400 and max(positions[number:]) <= 200
+    for name, tensor in whole.items():
+        torch.testing.assert_close(in_parts[name], tensor, rtol=0, atol=1e-5)
 
 
 def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):

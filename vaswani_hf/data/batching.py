@@ -7,6 +7,7 @@ Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and
 """
 
 import bisect
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -290,6 +291,34 @@ class PairCollator:
         if self._max_length is not None and max(len(source_ids), len(target_ids)) > self._max_length:
             return example["input_ids"], example["labels"]
         return source_ids, target_ids
+
+
+def cut_into_parts(batch: dict[str, Tensor], positions: int) -> list[dict[str, Tensor]]:
+    """A batch as several of about equally many neighbouring pairs, each only as long as its own longest sentences.
+
+    Args:
+        batch: What `PairCollator` gives.
+        positions: The most positions of a part on either side, unless a pair alone has more.
+
+    Returns:
+        The parts, in order; the batch itself where it is small enough.
+    """
+    rows, length = len(batch["labels"]), max(batch["input_ids"].size(1), batch["labels"].size(1))
+    number = math.ceil(rows / max(1, positions // length))
+    if number <= 1:
+        return [batch]
+    return [
+        _trimmed(dict(zip(batch, part, strict=True)))
+        for part in zip(*(tensor.tensor_split(number) for tensor in batch.values()), strict=True)
+    ]
+
+
+def _trimmed(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A batch, padded on the right, without the columns that are padding in every row."""
+    source = int(batch["attention_mask"].sum(1).max())
+    target = int((batch["labels"] != IGNORED_LABEL).sum(1).max())
+    widths = {"input_ids": source, "attention_mask": source, "labels": target}
+    return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:

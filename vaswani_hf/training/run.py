@@ -297,6 +297,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device
         means = described(trainer.training, device)
+        if trainer.positions_of_a_part is not None:
+            means += f", batches of more than {trainer.positions_of_a_part:,} positions a side in parts"
         print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}", flush=True)
     keep_free_memory()
     try:

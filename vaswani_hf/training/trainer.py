@@ -21,7 +21,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from ..checkpoint.files import STREAM_FILE, step_of
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
-from ..data.batching import PairCollator, TokenBudgetSampler
+from ..data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
 from ..data.columns import PairRows, pair_lengths
 from ..data.corpus import Corpus
 from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
@@ -42,6 +42,10 @@ from .processes import Processes
 from .schedule import learning_rate, paper_schedule
 from .sharding import prepare_sharding, sharded_autocast, whole_model
 from .stopping import Interrupt, Stop
+
+# What a processor computes at once, in numbers of a state of all positions of a side. Smaller parts of a batch have less
+# padding and take less memory, until what each part costs takes more than that gains.
+NUMBERS_OF_A_PART = 2**19
 
 
 class DivergedRunError(Exception):
@@ -111,6 +115,17 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
+    @property
+    def positions_of_a_part(self) -> int | None:
+        """The most positions a side that are computed at once; None if whole batches are.
+
+        Several processes would reduce the gradients of each part, and compilation would meet more shapes.
+        """
+        training, positions = self.training, NUMBERS_OF_A_PART // self.model.config.d_model
+        on_one_processor = self.args.world_size == 1 and self.args.device.type == "cpu"
+        is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
+        return positions if on_one_processor and is_large and not training.torch_compile else None
+
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         training, pairs = self.training, self.corpus.train
         budgets = (training.source_tokens_per_batch, training.target_tokens_per_batch)
@@ -168,9 +183,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def autocast_smart_context_manager(self, *args, **kwargs):
         return sharded_autocast(self.accelerator)
 
-    def training_step(self, *args, **kwargs) -> torch.Tensor:
-        """The loss of one batch, which `take_losses` gives away."""
-        loss = super().training_step(*args, **kwargs)
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        """The loss of one batch, which `take_losses` gives away; a processor computes a large batch in parts."""
+        step, parts = super().training_step, [inputs]
+        # Without the count of all tokens the loss of a part would be a mean of its own.
+        if self.positions_of_a_part is not None and num_items_in_batch is not None:
+            parts = cut_into_parts(inputs, self.positions_of_a_part)
+        loss = sum(step(model, part, num_items_in_batch) for part in parts)
         self.loss_of_step = self.loss_of_step + loss
         return loss
 
