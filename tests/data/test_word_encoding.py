@@ -1,6 +1,8 @@
 """Texts are encoded word by word, each word once, into exactly the ids of the tokenizer."""
 
 import random
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tokenizers import Tokenizer
@@ -38,7 +40,9 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     monkeypatch.setattr(word_encoding, "_REMEMBERED_WORDS", 300)
     tokenizer = train_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
-    encoded = [ids for start in range(0, len(sentences), 100) for ids in encoder(sentences[start : start + 100])]
+    encoded = [
+        ids for start in range(0, len(sentences), 100) for ids in encoder(sentences[start : start + 100]).to_pylist()
+    ]
     assert encoded == expected(tokenizer, sentences)
 
 
@@ -46,19 +50,19 @@ def test_other_tokenizers_are_taken_as_they_are():
     tokenizer = train_tokenizer(CORPUS, 330)
     # Special tokens in a text are special.
     tokenizer.split_special_tokens = False
-    assert TextEncoder(serialized(tokenizer))(texts(200)) == expected(tokenizer, texts(200))
+    assert TextEncoder(serialized(tokenizer))(texts(200)).to_pylist() == expected(tokenizer, texts(200))
     content = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     # Words are not split from one another any more.
     content.pre_tokenizer = None
     whole = PreTrainedTokenizerFast(tokenizer_object=content, split_special_tokens=True, unk_token="<unk>")
-    assert TextEncoder(serialized(whole))(texts(200)) == expected(whole, texts(200))
+    assert TextEncoder(serialized(whole))(texts(200)).to_pylist() == expected(whole, texts(200))
 
 
 def test_added_tokens_are_found_across_words():
     tokenizer = train_tokenizer(CORPUS, 330)
     tokenizer.add_tokens(["lower house", "naï"])
     sentences = ["the lower house", "lower house", "naïve lower houses", *texts(50)]
-    assert TextEncoder(serialized(tokenizer))(sentences) == expected(tokenizer, sentences)
+    assert TextEncoder(serialized(tokenizer))(sentences).to_pylist() == expected(tokenizer, sentences)
 
 
 def test_a_word_is_encoded_once(monkeypatch):
@@ -75,3 +79,28 @@ def test_a_word_is_encoded_once(monkeypatch):
         encoder(["the lower house", "the house  is low", "low house"] * 50)
     # A text with two spaces is left to the tokenizer.
     assert sorted(word for word in asked if "  " not in word) == ["house", "low", "lower", "the"]
+
+
+def test_an_interrupted_call_leaves_nothing_behind(monkeypatch):
+    tokenizer = train_tokenizer(CORPUS, 330)
+    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(300)
+
+    class Interrupted(array):
+        def append(self, number):
+            if len(self) == 40:
+                raise KeyboardInterrupt
+            super().append(number)
+
+    encoder._bounds = Interrupted("q", encoder._bounds)
+    with pytest.raises(KeyboardInterrupt):
+        encoder(sentences)
+    assert encoder(sentences).to_pylist() == expected(tokenizer, sentences)
+
+
+def test_threads_share_an_encoder():
+    tokenizer = train_tokenizer(CORPUS, 330)
+    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(2000)
+    parts = [sentences[start : start + 20] for start in range(0, len(sentences), 20)]
+    with ThreadPoolExecutor(4) as threads:
+        encoded = [ids for column in threads.map(encoder, parts) for ids in column.to_pylist()]
+    assert encoded == expected(tokenizer, sentences)

@@ -4,12 +4,12 @@ Legend of shapes: N pairs of the corpus.
 """
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerFast
 
@@ -134,13 +134,13 @@ class _Preparation:
     def features(self) -> dict[str, Any]:
         return {**ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else ID_FEATURES
 
-    def __call__(self, batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
+    def __call__(self, batch: dict[str, list], indices: list[int]) -> pyarrow.Table:
         mapped_files.release()
         sources = [text.strip() for text in batch["source"]]
         targets = [text.strip() for text in batch["target"]]
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets)
-        source_lengths, target_lengths = _lengths(source_ids), _lengths(target_ids)
+        source_lengths, target_lengths = (ids.value_lengths().to_numpy() for ids in (source_ids, target_ids))
         shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
         empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
         unequal = longer > (self.max_length_ratio or np.inf) * shorter
@@ -150,17 +150,18 @@ class _Preparation:
             "source_length": source_lengths,
             "target_length": target_lengths,
             # Each number stands for a field of CorpusReport.
-            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0),
+            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0).astype(np.int8),
         }
-        return {**columns, "source": sources, "target": targets, "index": indices} if self.keep_text else columns
+        if self.keep_text:
+            columns |= {"source": sources, "target": targets, "index": indices}
+        return pyarrow.table(columns)
 
     def stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
             columns = self(batch, indices)
-            outcomes = np.asarray(columns.pop("outcome"))
+            outcomes = columns["outcome"].to_numpy()
             report.add(outcomes)
-            rows = np.flatnonzero(outcomes == 0).tolist()
-            return {name: [column[row] for row in rows] for name, column in columns.items()}
+            return columns.drop_columns("outcome").filter(pyarrow.array(outcomes == 0)).to_pydict()
 
         return pairs.map(
             kept,
@@ -169,7 +170,3 @@ class _Preparation:
             remove_columns=["source", "target"],
             features=Features(self.features),
         )
-
-
-def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:
-    return np.fromiter(map(len, sequences), np.int64, len(sequences))

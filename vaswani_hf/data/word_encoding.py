@@ -1,15 +1,20 @@
 """Encoding of many texts into token ids: each distinct word once.
 
 A tokenizer takes some 0.1 ms for a sentence, and most of it to find the words. Most words of a corpus are few, so that
-looking them up is several times as fast. The ids are those of the tokenizer.
+looking them up is several times as fast. The ids are those of the tokenizer, and become a column of Arrow without a Python
+number for each.
 """
 
 import json
+from array import array
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
+from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -68,10 +73,18 @@ class TextEncoder:
             # Those that are not special are found in any text, across words too.
             and all(token["special"] for token in parts["added_tokens"])
         )
-        self._ids_of: dict[str, list[int]] = {}
+        self._forget()
+        # Threads that stream share the encoder, and its pieces are numbered as they come.
+        self._turn = Lock()
 
-    def __call__(self, texts: list[str]) -> list[list[int]]:
-        """The token ids of texts.
+    def _forget(self) -> None:
+        # The piece 0 is the end of a text, for which stands the one word that no text has. The ids of a piece lie between
+        # its bound and the next one.
+        self._piece_of = {"": 0}
+        self._ids, self._bounds = array("i", self._end), array("q", [0, len(self._end)])
+
+    def __call__(self, texts: list[str]) -> pyarrow.ListArray:
+        """The token ids of texts, lists of int32.
 
         Args:
             texts: Stripped texts.
@@ -81,18 +94,49 @@ class TextEncoder:
         others = [row for row, words in enumerate(words_of) if not words or words != texts[row].split()]
         for row in others:
             words_of[row] = []
+        with self._turn:
+            try:
+                return self._encode_words(words_of, {row: texts[row] for row in others})
+            except BaseException:
+                # Half of what an interrupted call has learned would be taken for other words.
+                self._forget()
+                raise
+
+    def _encode_words(self, words_of: list[list[str]], others: dict[int, str]) -> pyarrow.ListArray:
         self._learn(chain.from_iterable(words_of))
-        ids_of = self._ids_of.__getitem__
-        encoded = [[*chain.from_iterable(map(ids_of, words)), *self._end] for words in words_of]
-        for row, whole in zip(others, self._encode([texts[row] for row in others], special=True), strict=True):
-            encoded[row] = whole
-        return encoded
+        piece_of, known = self._piece_of.__getitem__, len(self._piece_of)
+        pieces_of = [[*map(piece_of, words), 0] for words in words_of]
+        for place, row in enumerate(others):
+            pieces_of[row] = [known + place]
+        # Whole texts are pieces until they are in the column.
+        ids, bounds = len(self._ids), len(self._bounds)
+        self._add(self._encode([*others.values()], special=True))
+        column = self._column(pieces_of)
+        del self._ids[ids:], self._bounds[bounds:]
+        return column
 
     def _learn(self, words: Iterable[str]) -> None:
-        if len(self._ids_of) >= _REMEMBERED_WORDS:
-            self._ids_of.clear()
-        new = list(set(words) - self._ids_of.keys())
-        self._ids_of.update(zip(new, self._encode(new, special=False), strict=True))
+        if len(self._piece_of) >= _REMEMBERED_WORDS:
+            self._forget()
+        new = list(set(words) - self._piece_of.keys())
+        self._piece_of.update(zip(new, range(len(self._piece_of), len(self._piece_of) + len(new)), strict=True))
+        self._add(self._encode(new, special=False))
+
+    def _add(self, pieces: list[list[int]]) -> None:
+        for ids in pieces:
+            self._ids.extend(ids)
+            self._bounds.append(len(self._ids))
+
+    def _column(self, pieces_of: list[list[int]]) -> pyarrow.ListArray:
+        """The ids of texts that are given by their pieces."""
+        counts = np.fromiter(map(len, pieces_of), np.int64, len(pieces_of))
+        pieces = np.fromiter(chain.from_iterable(pieces_of), np.int64, counts.sum())
+        bounds = np.frombuffer(self._bounds, np.int64)
+        lengths = bounds[pieces + 1] - bounds[pieces]
+        ends = np.cumsum(lengths)
+        places = np.arange(lengths.sum()) + np.repeat(bounds[pieces] - (ends - lengths), lengths)
+        offsets = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(counts)])]
+        return pyarrow.ListArray.from_arrays(offsets.astype(np.int32), np.frombuffer(self._ids, np.int32)[places])
 
     def _encode(self, texts: list[str], *, special: bool) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)]

@@ -123,7 +123,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):
         target[name] = text
     elif typing.get_origin(hint) is list and not text.startswith("["):
-        target[name] = [part for part in text.split(",") if part]
+        target[name] = [part.strip() for part in text.split(",") if part.strip()]
     else:
         target[name] = yaml.load(text, Loader=_Loader) if text != "None" else None
 

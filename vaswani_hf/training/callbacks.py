@@ -19,6 +19,7 @@ from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
 from .checkpoints import delete_between, has_lost_patience
 from .explosion import Explosion
+from .processes import say
 from .trainer import VaswaniTrainer
 
 
@@ -54,7 +55,7 @@ class RunLogCallback(TrainerCallback):
         self._write(row)
         steps = state.global_step - self.first_step
         left = (state.max_steps - state.global_step) * (now - self.start) / max(steps, 1)
-        print(_log_line(row, state.max_steps, left), flush=True)
+        say(_log_line(row, state.max_steps, left))
 
     def on_save(self, args, state, control, **kwargs) -> None:
         # A resumed run reads the number of tokens and seconds from the last row.

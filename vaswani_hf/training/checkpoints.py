@@ -22,6 +22,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
+from .processes import say
 
 # A checkpoint is written into this folder of the run; what is left in it was not written to its end.
 STAGING_FOLDER = ".saving"
@@ -255,5 +256,5 @@ def number_of(checkpoint: Path) -> int:
 def _is_damaged(checkpoint: Path, names: list[str] | None = None) -> bool:
     fault = damage(checkpoint, weight_files(checkpoint) if names is None else names)
     if fault:
-        print(f"'{checkpoint}' takes no part in the final weights: {fault}", flush=True)
+        say(f"'{checkpoint}' takes no part in the final weights: {fault}")
     return fault is not None

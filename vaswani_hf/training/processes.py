@@ -4,6 +4,7 @@ The default group may serve another kind of device only, and gives up after some
 process prepares a corpus, downloads checkpoints or scores a test set.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +15,19 @@ import torch.distributed as dist
 from accelerate import PartialState
 
 _T = TypeVar("_T")
+
+
+def say(line: str) -> None:
+    """Prints a line at once; a run outlives the reader of its output, such as `head`.
+
+    Args:
+        line (str): The line.
+    """
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        # What is printed after it goes nowhere, in all threads and children.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Processes:

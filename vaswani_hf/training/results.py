@@ -36,6 +36,7 @@ from ..translation.translator import Translator
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
+from .processes import say
 from .trainer import VaswaniTrainer
 
 
@@ -79,7 +80,7 @@ def record_recipe(recipe: Recipe, reports: dict[str, CorpusReport]) -> None:
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
     for split, report in reports.items():
         if report.read:
-            print(f"{split}: {report}", flush=True)
+            say(f"{split}: {report}")
 
 
 def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
@@ -139,10 +140,9 @@ def _test_scores(
     )
     translations = scores.pop("translations")
     (folder / TRANSLATIONS_FILE).write_text("".join(line + "\n" for line in translations), encoding="utf-8")
-    print(
+    say(
         f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
-        f"perplexity {scores['perplexity'] or math.nan:.3f}",
-        flush=True,
+        f"perplexity {scores['perplexity'] or math.nan:.3f}"
     )
     return scores, translations
 
@@ -157,7 +157,7 @@ def _scores_by_digits(translator: Translator, text: Dataset, translations: list[
         [*map(german_words, short), *text["target"]],
     )
     exact_matches = " · ".join(f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores.items())
-    print(f"exact match per number of digits: {exact_matches} (trained on all below {SMALLEST_HELD_OUT})", flush=True)
+    say(f"exact match per number of digits: {exact_matches} (trained on all below {SMALLEST_HELD_OUT})")
     return {str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()}
 
 

@@ -11,6 +11,7 @@ from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.schema import TrainingSection
 from .checkpoints import has_lost_patience
+from .processes import say
 from .results import asked_of, read_results
 
 # A resumed run may change the places of things and how often something is done, but nothing that is computed. The
@@ -108,7 +109,7 @@ def find_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
         fault = damage(checkpoint)
         if fault is None:
             for sentence in faults:
-                print(f"{sentence}; going on from '{checkpoint.name}'", flush=True)
+                say(f"{sentence}; going on from '{checkpoint.name}'")
             _refuse_other_batches(recipe, checkpoint, num_processes)
             return checkpoint
         faults.append(f"'{checkpoint}' is damaged: {fault}")

@@ -42,7 +42,7 @@ from .checkpoints import (
     rotate_checkpoints,
 )
 from .hardware import described, settled
-from .processes import Processes
+from .processes import Processes, say
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
     check_earlier_run,
@@ -201,7 +201,7 @@ def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
-    print(f"the run in '{Path(recipe.output_dir)}' is finished; nothing is left to do", flush=True)
+    say(f"the run in '{Path(recipe.output_dir)}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
         record_licenses(recipe, recorded)
     push_result(recipe.output_dir, recipe.publishing)
@@ -299,7 +299,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         means = described(trainer.training, device)
         if trainer.positions_of_a_part is not None:
             means += f", batches of more than {trainer.positions_of_a_part:,} positions a side in parts"
-        print(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}", flush=True)
+        say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
         with trainer.stop.saving_first(), naming_a_vanished_folder(folder), naming_the_folder(folder):
@@ -336,7 +336,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     step = trainer.state.global_step or trainer.start_step
     checkpoints = final_checkpoints(folder, recipe.training, step)
     if recipe.training.average_checkpoints:
-        print(f"averaging the last {len(checkpoints)} checkpoints", flush=True)
+        say(f"averaging the last {len(checkpoints)} checkpoints")
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
     model.load_state_dict(average_checkpoints(checkpoints))

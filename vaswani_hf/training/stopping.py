@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import multiprocess
 
-from .processes import Processes
+from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
@@ -132,7 +132,7 @@ class Stop:
                 name = signal.Signals(number).name
                 # Python refuses to print where the signal came in the middle of a line that is printed.
                 with contextlib.suppress(RuntimeError):
-                    print(f"{name}: saving a checkpoint after this step … (once more ends at once)", flush=True)
+                    say(f"{name}: saving a checkpoint after this step … (once more ends at once)")
         elif time.monotonic() - self._first_came > SECONDS_OF_ONE_SIGNAL:
             self.restore()
             signal.raise_signal(number)
