@@ -117,15 +117,19 @@ def test_an_output_folder_that_vanishes_is_named(run, vaswani, tmp_path, before_
     assert sentence == f"'{folder}' has vanished while the run wrote into it; start the run again."
 
 
-@pytest.mark.parametrize("lines", [0, 3])
-def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines):
+@pytest.mark.parametrize(("lines", "errors"), [(0, "apart"), (3, "apart"), (3, "in the same pipe")])
+def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines, errors):
     command = [python, "-m", "vaswani_hf.cli", "train", str(run.recipe), f"--output_dir={tmp_path / 'run'}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        for _ in range(lines):
-            process.stdout.readline()
-        process.stdout.close()
-        said = process.stderr.read()
-        assert process.wait(120) == 0, said
+    with open(tmp_path / "errors", "w+", encoding="utf-8") as file:
+        stderr = file if errors == "apart" else subprocess.STDOUT
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
+            for _ in range(lines):
+                process.stdout.readline()
+            process.stdout.close()
+            code = process.wait(120)
+        file.seek(0)
+        said = file.read()
+    assert code == 0, said
     assert "Traceback" not in said
     assert checkpoints_in(tmp_path / "run")[-1].name == "checkpoint-8"
     assert (tmp_path / "run" / "results.json").exists()

@@ -126,6 +126,23 @@ def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
     assert stop.received == signal.SIGTERM
 
 
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stop = Stop()
+        with stop.listening(Processes()):
+            signal.raise_signal(signal.SIGINT)
+            child = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=(signal.SIGINT,))
+            child.start()
+            child.join()
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert child.exitcode == 0
+    assert stop.received == signal.SIGTERM
+
+
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
         """This process, and one with the same number as a child of it on another machine, or in another container."""

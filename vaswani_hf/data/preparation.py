@@ -108,11 +108,13 @@ def prepare_pairs(
             num_proc=num_proc,
             desc="Encoding sentence pairs",
         )
-    outcomes = marked.with_format("numpy")["outcome"][:]
+    outcomes = marked.data.column("outcome").to_numpy()
     report.add(outcomes)
     if report.kept == 0:
         raise ValueError(f"`pairs` must hold a pair that survives cleaning, but of them: {report}.")
-    return marked.remove_columns("outcome").select(np.flatnonzero(outcomes == 0)), report
+    prepared = marked.remove_columns("outcome")
+    # `select` looks at each of the rows.
+    return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
 
 
 @dataclass(frozen=True)

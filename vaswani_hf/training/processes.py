@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Prints a line at once; a run outlives the reader of its output, such as `head`.
+    """Prints a line at once; a run outlives the reader of its output, such as `head`, and what both streams go to.
 
     Args:
         line (str): The line.
@@ -27,7 +27,10 @@ def say(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         # What is printed after it goes nowhere, in all threads and children.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        nowhere, pipe = os.open(os.devnull, os.O_WRONLY), os.fstat(sys.stdout.fileno())
+        for stream in (sys.stderr, sys.stdout):
+            if os.path.samestat(os.fstat(stream.fileno()), pipe):
+                os.dup2(nowhere, stream.fileno())
 
 
 class Processes:

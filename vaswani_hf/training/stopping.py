@@ -71,7 +71,9 @@ class Stop:
         writer.setblocking(False)
         before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            self._handlers[number] = signal.signal(number, self._handle)
+            # `nohup`, and a script's `vaswani train … &`, ask to ignore one.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
         watcher.start()
@@ -182,11 +184,11 @@ _LISTENING: list[Stop] = []
 
 def _forget_in_a_child() -> None:
     # Those that load data, and those of `datasets`, are ended by their parents, with signals that are no wish of anybody.
-    if _LISTENING:
-        _LISTENING.clear()
+    for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
-        for number in SIGNALS:
+        for number in stop._handlers:
             signal.signal(number, signal.SIG_DFL)
+    _LISTENING.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_a_child)
