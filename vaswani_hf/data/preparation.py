@@ -91,8 +91,9 @@ def prepare_pairs(
         OSError: If the disk of the cache is full.
         ValueError: If no pair of a dataset is left.
     """
-    tokenizers = (serialized(source_tokenizer), serialized(target_tokenizer))
-    prepare = _Preparation(*tokenizers, max_length, max_length_ratio, keep_text)
+    source = serialized(source_tokenizer)
+    target = source if target_tokenizer is source_tokenizer else serialized(target_tokenizer)
+    prepare = _Preparation(source, target, max_length, max_length_ratio, keep_text)
     report = CorpusReport()
     if isinstance(pairs, IterableDataset):
         return prepare.stream(pairs, report), report
