@@ -146,6 +146,19 @@ def _export(arguments: argparse.Namespace) -> None:
     print(export(_model(arguments), arguments.output, arguments.format, arguments.quantization))
 
 
+def _average(arguments: argparse.Namespace) -> None:
+    from .checkpoint.files import AVERAGED_WEIGHTS_FILE, WEIGHTS_FILE
+    from .training.averaging import numbered_checkpoints, write_average
+
+    chosen = arguments.checkpoints
+    if arguments.last or arguments.best:
+        if len(chosen) != 1:
+            raise ValueError(f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given.")
+        chosen = numbered_checkpoints(Path(chosen[0]), arguments.last, arguments.best, arguments.metric)
+    write_average(chosen, arguments.output, AVERAGED_WEIGHTS_FILE if arguments.ema else WEIGHTS_FILE)
+    print(f"the mean of {', '.join(Path(name).name for name in chosen)} is in '{arguments.output}'")
+
+
 def _push(arguments: argparse.Namespace) -> None:
     from .publish.push import push_checkpoint
 
@@ -299,6 +312,7 @@ def _parser() -> _Parser:
     export.add_argument(
         "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
     )
+    _add_average(commands)
     _add_push(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
@@ -318,6 +332,17 @@ def _add_score(commands: Any) -> None:
         help="print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed "
         "log-probability, the score (with length penalty and coverage), the log-probabilities of the tokens",
     )
+
+
+def _add_average(commands: Any) -> None:
+    average = commands.add_parser("average", help="write the mean of the weights of several checkpoints")
+    average.add_argument("checkpoints", nargs="+", help="checkpoints of one model; or a run, with --last or --best")
+    average.add_argument("--output", required=True, help="a folder that is new or empty")
+    choice = average.add_mutually_exclusive_group()
+    choice.add_argument("--last", type=_positive, help="as many of the run's last checkpoints")
+    choice.add_argument("--best", type=_positive, help="as many of its checkpoints with the best validation")
+    average.add_argument("--metric", choices=("loss", "bleu"), default="loss", help="of the best ones (loss)")
+    average.add_argument("--ema", action="store_true", help="their moving averages in place of their weights")
 
 
 def _add_push(commands: Any) -> None:
@@ -389,6 +414,7 @@ def main(argv: list[str] | None = None) -> int:
     if rest and arguments.command != "train":
         arguments.parser.refuse(rest)
     commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export, "push": _push}
+    commands["average"] = _average
     try:
         _without_bars_for_moments()
         if arguments.command == "train":

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training import train
 from vaswani_hf.training.sharding import prepare_sharding
 
@@ -139,9 +140,9 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
     (tmp_path / "global_step5").mkdir()
     for rank in range(2):
         (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    prepare_sharding(zero(), tmp_path, compiled=False)
+    prepare_sharding(zero(), tmp_path, TrainingSection())
     with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, tmp_path, compiled=False)
+        prepare_sharding(accelerator, tmp_path, TrainingSection())
     assert str(error.value) == sentence.format(tmp_path)
 
 
@@ -149,23 +150,26 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
     ("accelerator", "fields", "sentence"),
     [
         (sharded(1), {}, "`--fsdp_version` must be 2, but is 1."),
-        (sharded(2), {"compiled": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (sharded(2), {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (sharded(2), {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
+        (sharded(2), {"optimizer": "muon"}, "`training.optimizer` must be adam with FSDP, but is muon."),
+        (zero(), {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
         (sharded(2), {"checkpoint": True}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
     ],
 )
 def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, fields, sentence):
-    checkpoint = tmp_path if fields.get("checkpoint") else None
+    checkpoint = tmp_path if fields.pop("checkpoint", False) else None
     with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, checkpoint, compiled=fields.get("compiled", False))
+        prepare_sharding(accelerator, checkpoint, TrainingSection(**fields))
     assert str(error.value) == sentence.format(tmp_path)
 
 
 def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     alone = SimpleNamespace(state=SimpleNamespace(), print=print)
-    prepare_sharding(alone, None, compiled=False)
+    prepare_sharding(alone, None, TrainingSection())
     assert capsys.readouterr().out == "FSDP needs several accelerators: here every process keeps the whole model\n"
     (tmp_path / "pytorch_model_fsdp.bin").touch()
     with pytest.raises(ValueError) as error:
-        prepare_sharding(alone, tmp_path, compiled=False)
+        prepare_sharding(alone, tmp_path, TrainingSection())
     assert str(error.value) == f"'{tmp_path}' was saved with FSDP; resume it with FSDP, not without it."

@@ -13,11 +13,12 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 
 NUM_KILLS = 5
 AVERAGED = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2")
+COSINE = ("--lr_scheduler_type=cosine", "--learning_rate=0.01")
 # Two batches a step, by two in turn or two processes; an epoch has 6 batches, so that steps 3 and 6 end one.
 WAYS = {
-    "average": (1, (*AVERAGED, "--bpe_dropout=0.1")),
-    "stream": (1, (*AVERAGED, "--streaming=true")),
-    "two processes": (2, (*AVERAGED, "--gradient_accumulation_steps=1")),
+    "average": (1, (*AVERAGED, "--bpe_dropout=0.1", "--simcut_alpha=1", "--ema_decay=0.8")),
+    "stream": (1, (*AVERAGED, "--streaming=true", "--optimizer=muon", *COSINE)),
+    "two processes": (2, (*AVERAGED, "--gradient_accumulation_steps=1", "--ema_decay=0.8", "--r_drop_alpha=1")),
     "two processes, accumulation, stream": (2, ("--streaming=true", "--save_steps=3", "--average_checkpoints=2")),
 }
 

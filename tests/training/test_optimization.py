@@ -1,12 +1,19 @@
 """The schedule of Section 5.3 and checkpoint averaging of Section 6.1, by hand."""
 
+import copy
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny_runs import metrics, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
-from vaswani_hf.training.schedule import learning_rate, paper_schedule
+from vaswani_hf.training.optimizer import muon_and_adamw
+from vaswani_hf.training.schedule import learning_rate, scheduled_rate, scheduler_of
+from vaswani_hf.translation.translator import Translator
 
 
 def test_the_paper_s_own_numbers():
@@ -28,15 +35,68 @@ def test_steps_count_from_one(step, warmup, name, value):
 def test_the_scheduler_gives_step_n_the_rate_of_step_n():
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([weight], lr=123.0)
-    scheduler = paper_schedule(optimizer, d_model=64, warmup_steps=3, factor=0.5)
+    training = TrainingSection(warmup_steps=3, learning_rate_factor=0.5)
+    scheduler = scheduler_of(optimizer, training, d_model=64, max_steps=7)
     for step in range(1, 8):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(step, 64, 3, 0.5))
         optimizer.step()
         scheduler.step()
     state = scheduler.state_dict()
-    resumed = paper_schedule(torch.optim.Adam([weight], lr=1.0), d_model=64, warmup_steps=3, factor=0.5)
+    resumed = scheduler_of(torch.optim.Adam([weight], lr=1.0), training, d_model=64, max_steps=7)
     resumed.load_state_dict(state)
     assert resumed.get_last_lr() == scheduler.get_last_lr()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rates"),
+    [
+        ("inverse_sqrt", [0.2, 0.4, 0.4 * (2 / 3) ** 0.5, 0.4 * (2 / 4) ** 0.5, 0.4 * (2 / 5) ** 0.5]),
+        ("cosine", [0.2, 0.4, 0.4 * (2 + 2**0.5) / 4, 0.2, 0.4 * (2 - 2**0.5) / 4]),
+        ("constant", [0.2, 0.4, 0.4, 0.4, 0.4]),
+    ],
+)
+def test_other_schedules_rise_to_the_highest_rate_and_fall_as_they_say(kind, rates):
+    training = TrainingSection(lr_scheduler_type=kind, learning_rate=0.4, warmup_steps=2)
+    assert [scheduled_rate(step, training, 64, 5) for step in range(1, 6)] == pytest.approx(rates)
+
+
+def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
+    model = tiny_model()
+    training = TrainingSection(optimizer="muon", adam_epsilon=1e-12)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    optimizer = muon_and_adamw(model, training)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+    optimizer.step()
+    for name, weight in model.named_parameters():
+        step = before[name] - weight.detach()
+        if weight.dim() == 2 and ".layers." in name:
+            # Newton-Schulz brings all singular values near 1; the steps are as large as AdamW's, 0.2 on average.
+            values = torch.linalg.svdvals(step) / (0.01 * 0.2 * max(weight.shape) ** 0.5)
+            assert values.max() < 1.3 and values.median() > 0.6, name
+        else:
+            assert torch.allclose(step, 0.01 * weight.grad.sign(), atol=1e-4), name
+
+
+def test_a_state_of_muon_is_taken_up(tiny_model):
+    def steps(model, optimizer, count):
+        for seed in range(count):
+            generator = torch.Generator().manual_seed(seed + len(optimizer.state))
+            for weight in model.parameters():
+                weight.grad = torch.randn(weight.shape, generator=generator)
+            optimizer.step()
+
+    training = TrainingSection(optimizer="muon", weight_decay=0.1)
+    model, other = tiny_model(), tiny_model()
+    optimizer, taken_up = muon_and_adamw(model, training), muon_and_adamw(other, training)
+    steps(model, optimizer, 3)
+    other.load_state_dict(model.state_dict())
+    taken_up.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    steps(model, optimizer, 2)
+    steps(other, taken_up, 2)
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_the_average_is_the_mean_and_checkpoints_are_in_order(tmp_path):
@@ -60,3 +120,57 @@ def test_different_models_are_not_averaged(tmp_path):
         average_checkpoints([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(ValueError, match="needs at least one checkpoint"):
         average_checkpoints([])
+
+
+def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
+    folder = run("run", "--max_steps=6", "--save_steps=2", "--eval_steps=2", "--ema_decay=0.5")
+    checkpoints = checkpoints_in(folder)
+    assert len(checkpoints) == 3
+    scores = {row["step"]: row["eval_loss"] for row in metrics(folder) if "eval_loss" in row}
+    best = sorted(checkpoints, key=lambda path: scores[int(path.name[11:])])[:2]
+    for name, given, chosen, file in (
+        ("last", [folder, "--last=2"], checkpoints[1:], "model.safetensors"),
+        ("best", [folder, "--best=2"], best, "model.safetensors"),
+        ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], "model.safetensors"),
+        ("ema", [folder, "--last=3", "--ema"], checkpoints, "moving_average.safetensors"),
+    ):
+        code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
+        assert code == 0
+        assert said.startswith("the mean of checkpoint-")
+        found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
+        assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found)
+    assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["{run}", "--last=9"], "'{run}' must hold 9 numbered checkpoints, but holds 2; ask for fewer."),
+        (
+            ["{run}", "--best=1", "--metric=bleu"],
+            "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; ask for fewer.",
+        ),
+        (["{run}", "{run}", "--last=1"], "`--last` and `--best` choose from one run, but 2 folders are given."),
+        (
+            ["{run}/checkpoint-4", "--ema"],
+            "'{run}/checkpoint-4' cannot be averaged: it has no moving_average.safetensors; leave it out.",
+        ),
+        (
+            ["{run}/checkpoint-4", "{broken}"],
+            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; leave it out.",
+        ),
+        (
+            ["{run}/checkpoint-4", "{run}/nothing"],
+            "`checkpoints` must be a checkpoint folder or user/name on the Hub, but is '{run}/nothing'.",
+        ),
+    ],
+)
+def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished, vaswani, tmp_path, given, sentence):
+    broken = shutil.copytree(finished / "checkpoint-8", tmp_path / "broken")
+    content = bytearray((broken / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (broken / "model.safetensors").write_bytes(content)
+    places = {"run": finished, "broken": broken}
+    code, _, said = vaswani("average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}")
+    assert (code, said) == (1, sentence.format(**places))
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]

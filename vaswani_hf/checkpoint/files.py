@@ -33,8 +33,9 @@ RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 
-# The files that a numbered checkpoint has beside the model: the Trainer's state, the place in a stream of pairs, and the
-# sizes and hashes of all files.
+# The files that a numbered checkpoint has beside the model: the moving average of its weights, the Trainer's state, the place
+# in a stream of pairs, and the sizes and hashes of all files.
+AVERAGED_WEIGHTS_FILE = "moving_average.safetensors"
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
@@ -157,6 +158,41 @@ def open_to_readers(folder: Path) -> None:
     """
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
+
+
+@contextlib.contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder beside `output` that takes its place when all has gone well, and is gone when not.
+
+    Args:
+        output (Path): A folder that is new or empty.
+
+    Yields:
+        Path: The folder to write to.
+
+    Raises:
+        ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
+    """
+    # A name such as "." or "x/.." has no last part to be renamed to.
+    named, output = output, Path(os.path.abspath(output))
+    if output == Path.cwd():
+        raise ValueError(
+            f"`output` must be a new or empty folder, but '{named}' is the current one; give another name."
+        )
+    if os.path.lexists(output) and (not output.is_dir() or output.is_symlink() or any(output.iterdir())):
+        raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
+    if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
+        raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = output.parent / f".{output.name}.{os.getpid()}"
+    try:
+        yield folder
+        open_to_readers(folder)
+        if output.exists():
+            output.rmdir()
+        folder.rename(output)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class WriteError(OSError):

@@ -1,14 +1,11 @@
 """Writing a checkpoint for other libraries: MarianMT, CTranslate2 and ONNX."""
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.files import TOKENIZER_FILES, open_to_readers
+from ..checkpoint.files import TOKENIZER_FILES, new_folder
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.pretrained_vaswani import check_tokenizers
@@ -39,7 +36,7 @@ def export(
             that the format cannot express, or what was written computes something else.
     """
     _check_arguments(format, quantization)
-    with _new_folder(Path(output)) as folder:
+    with new_folder(Path(output)) as folder:
         model, tokenizers = _load(model_name_or_path, needs_tokenizers=format == "ctranslate2")
         if format == "marian":
             from .marian import export_marian
@@ -96,35 +93,3 @@ def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tupl
     tokenizers = load_tokenizers(folder, model_name_or_path)
     check_tokenizers(model, *tokenizers, str(model_name_or_path))
     return model, tokenizers
-
-
-@contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes its place when all has gone well, and is gone when not.
-
-    Yields:
-        Path: The folder to write to.
-
-    Raises:
-        ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
-    """
-    # A name such as "." or "x/.." has no last part to be renamed to.
-    named, output = output, Path(os.path.abspath(output))
-    if output == Path.cwd():
-        raise ValueError(
-            f"`output` must be a new or empty folder, but '{named}' is the current one; give another name."
-        )
-    if os.path.lexists(output) and (not output.is_dir() or output.is_symlink() or any(output.iterdir())):
-        raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
-    if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
-        raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    folder = output.parent / f".{output.name}.{os.getpid()}"
-    try:
-        yield folder
-        open_to_readers(folder)
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

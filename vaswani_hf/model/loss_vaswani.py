@@ -51,6 +51,12 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     return 1 - smoothing, smoothing / max(1, num_classes - 1)
 
 
+def rows_per_chunk(device_type: str, num_classes: int) -> int:
+    """The number of tokens whose logits are held at once."""
+    rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
+    return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
+
+
 def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
     num_items = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
@@ -86,9 +92,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad_states = torch.empty_like(states, dtype=torch.float32)
             grad_weight = (-other * state_sum).expand_as(weight).contiguous()
         matrix = weight.to(dtype)
-        kind = states.device.type
-        rows = max(1, LOGITS_PER_CHUNK.get(kind, LOGITS_PER_CHUNK["else"]) // len(weight))
-        rows = min(rows, ROWS_PER_CHUNK.get(kind, rows), len(labels))
+        rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
         # Taken once: a system hands out fresh memory page by page.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):

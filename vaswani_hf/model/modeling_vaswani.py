@@ -450,7 +450,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
         smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        excluded = self._excluded_class(smoothing, labels)
+        excluded = self.excluded_class(smoothing, labels)
         loss = (num_items, smoothing, self.config.label_smoothing_form)
         if labels is not None:
             mask = self._infer_source_mask(labels)
@@ -463,7 +463,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             logits[..., excluded] = EXCLUDED_LOGIT
         return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
 
-    def _excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
+    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """The padding class, or None where it takes part in the probabilities."""
         # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()

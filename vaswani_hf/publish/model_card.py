@@ -30,6 +30,7 @@ from ..checkpoint.files import (
 from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
+from ..recipe.published import base_repository
 from ..recipe.schema import Recipe
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
@@ -53,7 +54,7 @@ def model_card(
         repo_id (str): The repository that the snippets load, user/name.
         license (str, optional): The licence to publish under, an identifier of the Hub or "research-only"; by default the
             recipe's, or else that of the training data.
-        base_model (str, optional): The repository whose model this one was made from, if it was.
+        base_model (str, optional): The repository whose model this one was made from; by default that which the run began with.
 
     Raises:
         ValueError: If the record cannot be read, the training data does not allow the licence, or the base model is no
@@ -65,6 +66,7 @@ def model_card(
     recipe, results, data = _record(folder)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_allowed(chosen, data.get("license"), "license" if license else "publishing.license")
+    base_model = base_model or (base_repository(recipe) if recipe else None)
     facts = {
         **_checkpoint_facts(folder),
         **{name: results.get(name) or {} for name in ("training", "test", "decoding", "corpus")},

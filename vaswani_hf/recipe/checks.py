@@ -27,7 +27,7 @@ _AT_LEAST_ONE = """
     decoding.max_length evaluation.tokens_per_batch
 """.split()
 _NOT_NEGATIVE = """
-    seed training.learning_rate_factor training.adam_epsilon training.max_grad_norm training.average_checkpoints
+    seed training.learning_rate_factor training.weight_decay training.r_drop_alpha training.simcut_alpha training.adam_epsilon training.max_grad_norm training.average_checkpoints
     training.dataloader_num_workers decoding.max_length_a decoding.max_length_b
 """.split()
 
@@ -43,6 +43,8 @@ def check_recipe(recipe: Recipe) -> None:
     """
     _check_numbers(recipe.values())
     _check_training(recipe.training)
+    _check_optimizer(recipe.training)
+    _check_regularization(recipe.training)
     if recipe.training.metric_for_best_model == "bleu" and not recipe.evaluation.validation_bleu:
         raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
     _check_publishing(recipe.publishing)
@@ -63,7 +65,7 @@ def _check_numbers(values: dict[str, Any]) -> None:
     for place in _NOT_NEGATIVE:
         if values[place] is not None and not 0 <= values[place] < float("inf"):
             raise ValueError(f"`{place}` must be 0 or more, but is {values[place]}.")
-    for place in ("training.adam_beta1", "training.adam_beta2", "tokenizer.bpe_dropout"):
+    for place in ("training.adam_beta1", "training.adam_beta2", "training.simcut_p", "tokenizer.bpe_dropout"):
         if not 0 <= values[place] < 1:
             raise ValueError(f"`{place}` must be from 0 up to, but not including, 1, but is {values[place]}.")
     if values["seed"] >= 2**32:
@@ -96,6 +98,42 @@ def _check_training(training: TrainingSection) -> None:
             f"`training.save_steps` must be a multiple of `training.eval_steps` for early stopping, but "
             f"{training.save_steps} is no multiple of {training.eval_steps}."
         )
+
+
+def _check_optimizer(training: TrainingSection) -> None:
+    rate, kind = training.learning_rate, training.lr_scheduler_type
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ValueError(f"`training.learning_rate` must be positive, but is {rate}.")
+    if (rate is None) != (kind == "paper"):
+        raise ValueError(
+            "`training.learning_rate` is the highest rate of the schedules inverse_sqrt, cosine and constant, and the paper's "
+            f"has `training.learning_rate_factor`; but it is {rate} with `training.lr_scheduler_type: {kind}`."
+        )
+    if kind != "paper" and training.learning_rate_factor != TrainingSection.learning_rate_factor:
+        raise ValueError(
+            f"`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is "
+            f"{training.learning_rate_factor} with {kind}; give `training.learning_rate` alone."
+        )
+    if training.weight_decay and training.optimizer == "adam":
+        raise ValueError(
+            f"`training.weight_decay` must be 0 with `training.optimizer: adam`, the paper's, but is {training.weight_decay}; "
+            "`training.optimizer: adamw` has one."
+        )
+
+
+def _check_regularization(training: TrainingSection) -> None:
+    if training.r_drop_alpha and training.simcut_alpha:
+        raise ValueError(
+            f"`training.r_drop_alpha: {training.r_drop_alpha}` and `training.simcut_alpha: {training.simcut_alpha}` are two "
+            "kinds of a second pass; set one of them to 0."
+        )
+    if training.simcut_p != TrainingSection.simcut_p and not training.simcut_alpha:
+        raise ValueError(
+            f"`training.simcut_p: {training.simcut_p}` needs `training.simcut_alpha`, such as 3, but that is 0."
+        )
+    decay = training.ema_decay
+    if decay is not None and not 0 < decay < 1:
+        raise ValueError(f"`training.ema_decay` must lie between 0 and 1, such as 0.999, but is {decay}.")
 
 
 def _check_publishing(publishing: PublishingSection) -> None:

@@ -83,7 +83,9 @@ def _sections() -> dict[str, type]:
 
 def _places() -> dict[str, list[str]]:
     """The places, `section.key`, of each key that a recipe can have."""
-    found = {name: [name] for name in ("output_dir", "seed")} | {name: [f"model.{name}"] for name in MODEL_FIELDS}
+    found = {name: [name] for name in ("output_dir", "seed")} | {
+        name: [f"model.{name}"] for name in ("init_from", *MODEL_FIELDS)
+    }
     for section, section_type in _sections().items():
         for key in dataclasses.fields(section_type):
             found.setdefault(key.name, []).append(f"{section}.{key.name}")
@@ -171,14 +173,16 @@ def _model_fields(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"`model` must be a mapping of keys to values, but is {content!r}.")
     for key, value in content.items():
-        if key not in MODEL_FIELDS:
+        if key == "init_from":
+            _typed(value, str | None, "model.init_from")
+        elif key not in MODEL_FIELDS:
             nearest = nearest_name(key, MODEL_FIELDS)
             place = _places().get(str(key), [f"model.{nearest}"])[0]
             raise ValueError(
                 f"`model.{key}` is no key of a recipe, given with the value {value!r}; the nearest key is `{place}`."
             )
     # The config checks the values and says what is wrong with them.
-    VaswaniConfig(**content)
+    VaswaniConfig(**{key: value for key, value in content.items() if key != "init_from"})
     return dict(content)
 
 

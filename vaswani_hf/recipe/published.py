@@ -29,6 +29,20 @@ def is_on_hub(dataset: str) -> bool:
     return not os.path.isdir(dataset)
 
 
+def base_repository(recipe: Recipe) -> str | None:
+    """The repository of the Hub whose model a run begins with; None where that is a folder, or there is none.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        str: user/name.
+    """
+    name = str(recipe.model.get("init_from") or "")
+    repo_id = name.partition("@")[0]
+    return repo_id if repo_id and is_on_hub(repo_id) and not os.path.isdir(name) else None
+
+
 def last_part(path: str) -> str:
     """The name of a file or folder, without the folders before it.
 
@@ -59,9 +73,13 @@ def published_recipe(recipe: Recipe) -> Recipe:
     names: dict[str, Any] = {name: _last_parts(getattr(data, name)) for name in paths if getattr(data, name)}
     if data.dataset and not is_on_hub(data.dataset):
         names["dataset"] = last_part(data.dataset)
+    model = dict(recipe.model)
+    if model.get("init_from") and not base_repository(recipe):
+        model["init_from"] = last_part(model["init_from"])
     return dataclasses.replace(
         recipe,
         output_dir=last_part(recipe.output_dir),
+        model=model,
         data=dataclasses.replace(data, **names),
         publishing=PublishingSection(license=recipe.publishing.license),
     )

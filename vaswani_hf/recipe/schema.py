@@ -17,7 +17,7 @@ _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id pad_token_id
     eos_token_id decoder_start_token_id
 """.split()
-# All other fields of the config are keys of the recipe's section `model`.
+# All other fields of the config are keys of the recipe's section `model`, beside `init_from`, the model to begin with.
 MODEL_FIELDS = tuple(name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN)
 
 
@@ -74,7 +74,7 @@ class DataSection:
 
 @dataclass
 class TokenizerSection:
-    """The byte-level BPE that is trained on the training text."""
+    """The byte-level BPE that is trained on the training text, unless a run that begins with a model keeps that one's."""
 
     vocab_size: int = 37000
     target_vocab_size: int | None = None
@@ -82,6 +82,7 @@ class TokenizerSection:
     lowercase: bool = False
     normalization: Literal["NFC", "NFKC"] | None = None
     bpe_dropout: float = 0.0
+    keep: bool = True
 
 
 @dataclass
@@ -93,12 +94,26 @@ class TrainingSection:
     source_tokens_per_batch: int = 25000
     target_tokens_per_batch: int = 25000
     gradient_accumulation_steps: int = 1
+    # Adam is the paper's; AdamW has `weight_decay`; Muon is for the matrices of the layers, with AdamW for everything else.
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    weight_decay: float = 0.0
+    # The paper's rate follows from the width, the factor and the warmup; the others rise to `learning_rate` and then fall.
+    lr_scheduler_type: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
     learning_rate_factor: float = 1.0
+    learning_rate: float | None = None
     warmup_steps: int = 4000
     adam_beta1: float = 0.9
     adam_beta2: float = 0.98
     adam_epsilon: float = 1e-9
     max_grad_norm: float = 0.0
+    # The weights of the divergence between two passes, and the share of the tokens that SimCut's second pass is without.
+    r_drop_alpha: float = 0.0
+    simcut_alpha: float = 0.0
+    simcut_p: float = 0.05
+    # The run validates, and ends with, an exponential moving average of the weights.
+    ema_decay: float | None = None
+    # Names of parts of the model that are not trained, such as `encoder`.
+    frozen: list[str] = field(default_factory=list)
     # null: what is fast and safe on the machine that is found; the run records what it was.
     bf16: bool | None = None
     torch_compile: bool = False

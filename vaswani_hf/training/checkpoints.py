@@ -12,13 +12,14 @@ from safetensors import SafetensorError
 from transformers import TrainerState
 
 from ..checkpoint.files import (
+    AVERAGED_WEIGHTS_FILE,
     RECIPE_FILE,
+    WEIGHTS_FILE,
     WriteError,
     checkpoints_in,
     open_to_readers,
     read_state,
     scores_by_step,
-    weight_files,
 )
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
@@ -209,16 +210,17 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
     last = folder / f"checkpoint-{step}"
     # Whether one was scheduled is in its manifest.
     until = [checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])]
+    names = [final_weights_file(training)]
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
         candidates = [
-            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint)
+            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint, names)
         ]
         chosen = [best_checkpoint(candidates, training, read_state(last)["log_history"]) or last]
     else:
         chosen = [last]
-    whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint)]
+    whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint, names)]
     if not whole:
         names = ", ".join(f"'{checkpoint}'" for checkpoint in chosen)
         raise ValueError(
@@ -226,6 +228,15 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
             "which trains what is missing."
         )
     return whole
+
+
+def final_weights_file(training: TrainingSection) -> str:
+    """The file of a numbered checkpoint with the weights that a run ends with.
+
+    Args:
+        training (TrainingSection): Whether there is a moving average.
+    """
+    return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
@@ -253,8 +264,8 @@ def number_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def _is_damaged(checkpoint: Path, names: list[str] | None = None) -> bool:
-    fault = damage(checkpoint, weight_files(checkpoint) if names is None else names)
+def _is_damaged(checkpoint: Path, names: list[str]) -> bool:
+    fault = damage(checkpoint, names)
     if fault:
         say(f"'{checkpoint}' takes no part in the final weights: {fault}")
     return fault is not None

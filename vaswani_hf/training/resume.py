@@ -202,8 +202,13 @@ def _processes(number: int) -> str:
 def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
     # On another machine the data may lie in another folder.
     now, before = (published_recipe(one).values() for one in (recipe, earlier))
+    # A cosine ends where the run ends.
+    ends = (
+        {"training.max_steps", "training.num_train_epochs"} if recipe.training.lr_scheduler_type == "cosine" else set()
+    )
+    free = {*FREE_TO_CHANGE} - ends
     for key in sorted(now.keys() | before.keys()):
-        fixed = key not in FREE_TO_CHANGE and key.split(".")[0] not in FREE_SECTIONS
+        fixed = key not in free and key.split(".")[0] not in FREE_SECTIONS
         if fixed and now.get(key) != before.get(key):
             raise ValueError(
                 f"`{key}` is {now.get(key)!r}, but the run in '{recipe.output_dir}' that is to be resumed has "

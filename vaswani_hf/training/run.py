@@ -35,6 +35,7 @@ from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, 
 from .checkpoints import (
     STAGING_FOLDER,
     final_checkpoints,
+    final_weights_file,
     naming_a_vanished_folder,
     number_of,
     put_back_replaced,
@@ -42,6 +43,7 @@ from .checkpoints import (
     rotate_checkpoints,
 )
 from .hardware import described, settled
+from .initialization import begin_with_base, freeze, take_tokenizers, with_shape_of_base
 from .processes import Processes, say
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
@@ -124,7 +126,9 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: settled(_with_pinned_data(recipe, earlier), earlier))
+    recipe = processes.by_first(
+        lambda: settled(_with_pinned_data(with_shape_of_base(recipe, earlier), earlier), earlier)
+    )
     training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
     if processes.by_first(lambda: is_finished(recipe, earlier)):
@@ -135,6 +139,11 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
     model = build_model(recipe, corpus)
+    if checkpoint is None:
+        begun = processes.first_alone(lambda: begin_with_base(model, recipe, corpus))
+        if begun and processes.is_first:
+            say(begun)
+    freeze(model, training.frozen)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     trainer.stop = stop
@@ -178,6 +187,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     # Those of a checkpoint are as they were saved.
     folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
+        new_tokenizers = new_tokenizers and not take_tokenizers(recipe, folder)
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
@@ -249,7 +259,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
-        **recipe.model,
+        **{name: value for name, value in recipe.model.items() if name != "init_from"},
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=source is target,
@@ -339,7 +349,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         say(f"averaging the last {len(checkpoints)} checkpoints")
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
-    model.load_state_dict(average_checkpoints(checkpoints))
+    model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
         save_model(model, corpus, folder)
         write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])

@@ -14,22 +14,23 @@ from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..recipe.schema import TrainingSection
 
 # DeepSpeed writes the name of the folder with its state into it.
 ZERO_STEP_FILE = "latest"
 
 
-def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compiled: bool) -> None:
+def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: TrainingSection) -> None:
     """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them.
 
     Args:
         accelerator (Accelerator): That of the run.
         checkpoint (Path, optional): The checkpoint that the run continues from.
-        compiled (bool): The model is to be compiled.
+        training (TrainingSection): What the recipe asks for.
 
     Raises:
-        ValueError: If FSDP1, ZeRO-3, DeepSpeed in bf16 or a compiled model is asked for, or the checkpoint was saved in
-            another way.
+        ValueError: If FSDP1, ZeRO-3, DeepSpeed in bf16, a compiled model or what needs whole weights is asked for, or the
+            checkpoint was saved in another way.
     """
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
@@ -40,8 +41,8 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compi
             accelerator.print(
                 f"{name} needs several accelerators: here every process keeps the whole model", flush=True
             )
-        if is_on and compiled:
-            raise ValueError(f"`training.torch_compile` must be false with {name}, but is True.")
+        if is_on:
+            _refuse_what_needs_whole_weights(name, training)
     if zero is not None:
         _prepare_zero(accelerator, zero, checkpoint)
     if plugin is None:
@@ -54,6 +55,15 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, *, compi
     # `training.bf16` is autocast over weights and sums in float32, as in one process; accelerate would round the weights of
     # layer norms, and the sums of gradients, to bf16 as well.
     plugin.mixed_precision_policy = None
+
+
+def _refuse_what_needs_whole_weights(name: str, training: TrainingSection) -> None:
+    plain = TrainingSection()
+    for key in ("torch_compile", "optimizer", "r_drop_alpha", "simcut_alpha", "ema_decay"):
+        value, default = getattr(training, key), getattr(plain, key)
+        if value != default and value != "adamw":
+            words = "false" if default is False else "null" if default is None else default
+            raise ValueError(f"`training.{key}` must be {words} with {name}, but is {value}.")
 
 
 def _refuse_another_way(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ from .checkpoints import (
     refuse_vanished,
     rotate_checkpoints,
 )
+from .consistency import Consistency
+from .moving_average import MovingAverage
+from .optimizer import muon_and_adamw
 from .processes import Processes
-from .schedule import learning_rate, paper_schedule
+from .schedule import scheduled_rate, scheduler_of
 from .sharding import prepare_sharding, sharded_autocast, whole_model
 from .stopping import Interrupt, Stop
 
@@ -100,11 +104,16 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # A signal came before the validation of this step was done.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
-        prepare_sharding(self.accelerator, checkpoint, compiled=training.torch_compile)
+        prepare_sharding(self.accelerator, checkpoint, training)
         self.train_batches = self._train_batches(checkpoint)
         if training.num_train_epochs is not None and self.train_batches.batches_per_epoch is not None:
             batches = training.num_train_epochs * self.train_batches.batches_per_epoch
             self.args.max_steps = max(1, round(batches / self.batches_per_step))
+        self.consistency = self._consistency()
+        self.moving_average: MovingAverage | None = None
+        if training.ema_decay is not None:
+            self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
+            self.add_callback(self.moving_average)
         if training.gradient_checkpointing:
             # transformers 5.23 deprecates the name that earlier ones know.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
@@ -114,6 +123,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def batches_per_step(self) -> int:
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
+
+    def _consistency(self) -> Consistency | None:
+        training = self.training
+        if training.simcut_alpha:
+            return Consistency(self.model, training.simcut_alpha, training.simcut_p)
+        return Consistency(self.model, training.r_drop_alpha) if training.r_drop_alpha else None
 
     @property
     def positions_of_a_part(self) -> int | None:
@@ -163,15 +178,26 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return super()._prepare_input(data)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """The paper's schedule (Section 5.3), whatever the number of steps."""
+        """The schedule of the recipe, which is the paper's (Section 5.3) by default."""
         if self.lr_scheduler is None:
-            self.lr_scheduler = paper_schedule(
-                optimizer or self.optimizer,
-                self.model.config.d_model,
-                self.training.warmup_steps,
-                self.training.learning_rate_factor,
-            )
+            width = self.model.config.d_model
+            self.lr_scheduler = scheduler_of(optimizer or self.optimizer, self.training, width, self.args.max_steps)
         return self.lr_scheduler
+
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """Adam, AdamW, or Muon for the matrices of the layers."""
+        if self.training.optimizer != "muon":
+            return super().create_optimizer(model)
+        if self.optimizer is None:
+            self.optimizer = muon_and_adamw(self.model if model is None else model, self.training)
+        return self.optimizer
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        """The loss of the model, or of two passes that shall agree."""
+        is_regularized = self.consistency is not None and self.model.training
+        return super().compute_loss(
+            partial(self.consistency, model) if is_regularized else model, inputs, *args, **kwargs
+        )
 
     def get_batch_samples(self, *args, **kwargs):
         """The batches of one optimizer step, whose target tokens in all processes are counted on the way."""
@@ -220,11 +246,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
             DivergedRunError: To be raised.
         """
         training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
-        rate = learning_rate(step, self.model.config.d_model, training.warmup_steps, training.learning_rate_factor)
+        rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
+        key = "learning_rate_factor" if training.learning_rate is None else "learning_rate"
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
         return DivergedRunError(
             f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
-            "`training.learning_rate_factor`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
+            f"`training.{key}`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
             f"{' or `training.bf16: false`' if training.bf16 else ''}, in another `--output_dir`."
         )
 
@@ -259,6 +286,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = self.state.global_step
         staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
+        if self.moving_average is not None:
+            self.moving_average.save(staged)
         if isinstance(self.train_batches, EndlessStream):
             text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
@@ -278,8 +307,27 @@ class VaswaniTrainer(Seq2SeqTrainer):
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for."""
+        """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for.
+
+        With a moving average these are its scores, and those of the weights themselves are `eval_raw_loss` and so on.
+        """
         start = time.perf_counter()
+        metrics = self._validate()
+        if metrics and self.moving_average is not None:
+            raw = {f"raw_{name}": value for name, value in metrics.items()}
+            with self.moving_average.in_place():
+                metrics = self._validate()
+            metrics = metrics and {**metrics, **raw}
+        if not metrics:
+            return {}
+        metrics["seconds"] = time.perf_counter() - start
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _validate(self) -> dict[str, float]:
+        """The scores of the weights as they are; none where a signal came."""
         # Processes may have unequally many batches, which they could not compute together.
         model = whole_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
@@ -297,10 +345,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             if not shares:
                 return {}
             metrics |= self._validation_scores(shares, self.corpus.validation_text)
-        metrics["seconds"] = time.perf_counter() - start
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _validation_batches(self) -> DataLoader:
@@ -376,7 +420,7 @@ def training_arguments(
         report_to=training.report_to or "none",
         # AdamW without weight decay is Adam (Section 5.3).
         optim="adamw_torch_fused",
-        weight_decay=0.0,
+        weight_decay=training.weight_decay,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
         # A loss that is no number is not hidden, but ends the run.

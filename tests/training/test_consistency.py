@@ -1,0 +1,162 @@
+"""R-Drop and SimCut against their definitions in slow steps, and the moving average of the weights by hand."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import metrics, same, weights
+
+from vaswani_hf.training.consistency import Consistency
+from vaswani_hf.training.moving_average import MovingAverage
+
+INPUT_IDS = torch.tensor([[5, 6, 7, 2], [9, 8, 2, 1]])
+ATTENTION_MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+LABELS = torch.tensor([[11, 12, 2], [13, 2, -100]])
+BATCH = {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "labels": LABELS}
+
+
+def loss_by_hand(logits, alpha, smoothing, is_cut):
+    """The loss of the two passes in `logits` [2B, T, V], token by token, class by class."""
+    log_probs, (pairs, length), classes = torch.log_softmax(logits, dim=-1), LABELS.shape, logits.shape[-1]
+    total, tokens = 0.0, 0
+    for row in range(pairs):
+        for place in range(length):
+            label = LABELS[row, place]
+            if label == -100:
+                continue
+            tokens += 1
+            passes = log_probs[row, place], log_probs[row + pairs, place]
+            losses = []
+            for of_pass in passes:
+                others = sum(of_pass[index] for index in range(classes) if index != label)
+                losses.append(-(1 - smoothing) * of_pass[label] - smoothing / (classes - 1) * others)
+            p, q = passes
+            p_to_q = sum(p[index].exp() * (p[index] - q[index]) for index in range(classes))
+            q_to_p = sum(q[index].exp() * (q[index] - p[index]) for index in range(classes))
+            if is_cut:
+                total = total + losses[0] + alpha * p_to_q
+            else:
+                total = total + (losses[0] + losses[1]) / 2 + alpha / 4 * (p_to_q + q_to_p)
+    return total / tokens
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("cut_rate", [None, 0.4])
+@pytest.mark.parametrize("fields", [{"label_smoothing": 0.1}, {"label_smoothing": 0.0, "norm_position": "pre"}])
+def test_the_loss_of_two_passes_is_what_its_paper_says(tiny_model, fields, cut_rate, monkeypatch):
+    # More than one chunk.
+    monkeypatch.setattr("vaswani_hf.training.consistency.rows_per_chunk", lambda device, classes: 2)
+    model = tiny_model(dropout=0.3, **fields).train()
+    torch.manual_seed(3)
+    loss = Consistency(model, 1.5, cut_rate)(model, **BATCH).loss
+    found = gradients(model, loss)
+
+    torch.manual_seed(3)
+    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(LABELS)
+    embedded = []
+    for stack, ids in ((model.get_encoder(), INPUT_IDS), (model.get_decoder(), decoder_input_ids)):
+        states = stack.embed_tokens(ids)
+        cut = states.clone()
+        if cut_rate is not None:
+            numbers = torch.rand(ids.shape)
+            for row, column in torch.cartesian_prod(*map(torch.arange, ids.shape)).tolist():
+                if numbers[row, column] < cut_rate and ids[row, column] not in (0, 2):
+                    cut[row, column] = 0.0
+        embedded.append(torch.cat([states, cut]))
+    logits = model(
+        inputs_embeds=embedded[0],
+        decoder_inputs_embeds=embedded[1],
+        attention_mask=torch.cat([ATTENTION_MASK] * 2),
+    ).logits
+    if not fields["label_smoothing"]:
+        logits = logits.index_fill(-1, torch.tensor(model.config.pad_token_id), -1e3)
+    expected = loss_by_hand(logits, 1.5, fields["label_smoothing"], cut_rate is not None)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for name, gradient in gradients(model, expected).items():
+        assert torch.allclose(found[name], gradient, atol=1e-5), name
+
+
+def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_model):
+    model = tiny_model(dropout=0.0, label_smoothing=0.1).train()
+    alone = model(**BATCH)
+    for num_items in (None, torch.tensor(7)):
+        twice = Consistency(model, 5.0)(model, num_items_in_batch=num_items, **BATCH)
+        share = 1 if num_items is None else 5 / 7
+        assert twice.loss.item() == pytest.approx(alone.loss.item() * share, rel=1e-5)
+
+
+def test_the_moving_average_is_that_of_the_weights_after_each_step(tiny_model):
+    model = tiny_model()
+    weight = model.lm_head.weight
+    start = weight[0, 0].item()
+    average = MovingAverage(model, 0.5)
+    expected = start
+    for step in range(1, 12):
+        with torch.no_grad():
+            weight.fill_(float(step))
+        average.on_step_end(None, SimpleNamespace(global_step=step), None)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+    with average.in_place():
+        assert weight[0, 0].item() == pytest.approx(expected)
+    assert weight[0, 0].item() == 11.0
+
+
+def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(run):
+    folder = run("run", "--ema_decay=0.6")
+    assert same(weights(folder), load_file(folder / "checkpoint-8" / "moving_average.safetensors"))
+    assert not same(weights(folder), weights(folder / "checkpoint-8"))
+    rows = [row for row in metrics(folder) if "eval_loss" in row]
+    assert len(rows) == 2
+    assert all(math.isfinite(row["eval_raw_loss"]) and row["eval_raw_loss"] != row["eval_loss"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            ["--r_drop_alpha=1", "--simcut_alpha=3"],
+            "`training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` are two kinds of a second pass; set one of them to 0.",
+        ),
+        (["--ema_decay=1.2"], "`training.ema_decay` must lie between 0 and 1, such as 0.999, but is 1.2."),
+        (["--simcut_p=0.1"], "`training.simcut_p: 0.1` needs `training.simcut_alpha`, such as 3, but that is 0."),
+        (["--r_drop_alpha=-1"], "`training.r_drop_alpha` must be 0 or more, but is -1.0."),
+        (
+            ["--weight_decay=0.1"],
+            "`training.weight_decay` must be 0 with `training.optimizer: adam`, the paper's, but is 0.1; "
+            "`training.optimizer: adamw` has one.",
+        ),
+        (
+            ["--lr_scheduler_type=cosine"],
+            "`training.learning_rate` is the highest rate of the schedules inverse_sqrt, cosine and constant, and the paper's has "
+            "`training.learning_rate_factor`; but it is None with `training.lr_scheduler_type: cosine`.",
+        ),
+        (
+            ["--learning_rate=0.1", "--lr_scheduler_type=constant", "--learning_rate_factor=2"],
+            "`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is 2.0 with constant; give "
+            "`training.learning_rate` alone.",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_done(run, vaswani, tmp_path, keys, sentence):
+    code, _, said = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", *keys)
+    assert (code, said) == (1, sentence)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_cosine_is_not_made_longer(run):
+    keys = ("--lr_scheduler_type=cosine", "--learning_rate=0.01")
+    folder = run("run", *keys)
+    before = weights(folder)
+    with pytest.raises(
+        ValueError, match=r"^`training.max_steps` is 10, but the run in '.*' that is to be resumed has 8; "
+    ):
+        run("run", *keys, "--resume=true", "--max_steps=10")
+    assert same(before, weights(folder))

@@ -1,0 +1,122 @@
+"""Runs that begin with the weights of another model, and parts that are not trained."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tiny_runs import same, weights
+
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.recipe import load_recipe
+
+# Nothing is learned in it.
+AT_REST = ("--max_steps=1", "--learning_rate_factor=0")
+
+
+def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finished, capsys):
+    folder = run("next", f"--init_from={finished}", *AT_REST, "--vocab_size=300")
+    assert same(weights(folder), weights(finished))
+    assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
+    assert f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n" in capsys.readouterr().out
+    recorded = load_recipe(folder / "recipe.yaml").model
+    assert recorded["init_from"] == str(finished)
+    assert recorded["d_model"] == 16
+    trained = run("trained", f"--init_from={finished}")
+    assert not same(weights(trained), weights(finished))
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_new_tokenizers_keep_the_rows_of_known_pieces(run, finished, shared):
+    folder = run(
+        "next",
+        f"--init_from={finished}",
+        "--keep=false",
+        "--vocab_size=300",
+        "--numbers_train_size=40",
+        f"--shared_vocabulary={shared}",
+        *AT_REST,
+    )
+    (source, target), (before, _) = load_tokenizers(folder), load_tokenizers(finished)
+    assert len(source) == 300
+    known, tables = before.get_vocab(), [("model.shared.weight", source)]
+    if shared == "false":
+        tables = [("model.encoder.embed_tokens.weight", source), ("model.decoder.embed_tokens.weight", target)]
+    found, old = weights(folder), weights(finished)
+    for name, tokenizer in tables:
+        pairs = [(index, known[piece]) for piece, index in tokenizer.get_vocab().items() if piece in known]
+        ids, base_ids = map(list, zip(*pairs, strict=True))
+        assert 260 < len(ids) < 280
+        assert ids != base_ids
+        assert torch.equal(found[name][ids], old["model.shared.weight"][base_ids])
+    assert all(torch.equal(found[name], old[name]) for name in old if ".layers." in name)
+
+
+def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_path):
+    base = shutil.copytree(finished, tmp_path / "base")
+    keys = (f"--init_from={base}", "--dropout=0.3")
+    whole = run("whole", *keys)
+    run("part", *keys, "--max_steps=3", "--save_steps=3")
+    shutil.rmtree(base)
+    assert same(weights(run("part", *keys, "--resume=true")), weights(whole))
+
+
+def test_frozen_parts_stay_and_the_others_learn(run, finished):
+    folder = run("next", f"--init_from={finished}", "--frozen=encoder,model.decoder.layers.0.self_attn,shared")
+    before, after = weights(finished), weights(folder)
+    frozen = {name for name in before if torch.equal(before[name], after[name])}
+    parts = ("model.encoder.", "model.decoder.layers.0.self_attn.", "model.shared.")
+    assert frozen == {name for name in before if name.startswith(parts)}
+    assert len(frozen) < len(before)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            ["--d_model=32"],
+            "`model.d_model` is 32, but '{base}', which `model.init_from` begins with, has 16; leave it out, or begin with "
+            "another model.",
+        ),
+        (
+            ["--init_from={base}/nothing"],
+            "`model.init_from` must be a checkpoint folder or user/name on the Hub, but is '{base}/nothing'.",
+        ),
+        (
+            ["--frozen=encodr"],
+            "`training.frozen` must name parts of the model, but has 'encodr'; the nearest one is 'encoder'.",
+        ),
+        (
+            ["--frozen=encoder,decoder,shared"],
+            "`training.frozen` must leave something to train, but is ['encoder', 'decoder', 'shared'].",
+        ),
+    ],
+)
+def test_what_cannot_be_begun_with_is_one_sentence(run, vaswani, finished, tmp_path, keys, sentence):
+    given = [key.format(base=finished) for key in keys]
+    base = [] if any("init_from" in key for key in keys) else [f"--init_from={finished}"]
+    code, _, said = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", *base, *given)
+    assert (code, said) == (1, sentence.format(base=finished))
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_model_of_another_architecture_is_refused(run, vaswani, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    code, _, said = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", f"--init_from={other}")
+    assert code == 1
+    assert "bert" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "base_model"), [("user/name@main", "user/name"), ("user/name", "user/name"), ("/home/me/run", None)]
+)
+def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_with, base_model):
+    text = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(text.replace("model:\n", f"model:\n  init_from: {begun_with}\n", 1))
+    card = model_card(copied, "user/new")
+    assert card.data.base_model == base_model
+    assert "/home/me" not in str(card)

@@ -1,0 +1,64 @@
+"""An exponential moving average of the weights during training, which a run validates and ends with."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import TrainerCallback
+
+from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
+
+
+class MovingAverage(TrainerCallback):
+    """The average of the weights after each step t from 1 on: d * average + (1 - d) * weights.
+
+    d is the decay, or (1 + t) / (10 + t) while that is smaller, so that the random weights of the beginning are soon forgotten
+    (as tf.train.ExponentialMovingAverage counts).
+
+    Args:
+        model (Module): The model itself, in one piece.
+        decay (float): Between 0 and 1.
+        checkpoint (Path, optional): The checkpoint that the run continues from.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
+        self.weights = dict(model.named_parameters())
+        self.decay = decay
+        self.averages = {name: weight.detach().float().clone() for name, weight in self.weights.items()}
+        if checkpoint is not None:
+            saved = load_file(checkpoint / AVERAGED_WEIGHTS_FILE)
+            for name, average in self.averages.items():
+                average.copy_(saved[name])
+
+    @torch.no_grad()
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Moves the average towards the weights."""
+        decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
+        weights = [weight.detach().float() for weight in self.weights.values()]
+        torch._foreach_lerp_([*self.averages.values()], weights, 1 - decay)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Puts the averages in the place of the weights inside."""
+        kept = [weight.detach().clone() for weight in self.weights.values()]
+        self._assign([*self.averages.values()])
+        try:
+            yield
+        finally:
+            self._assign(kept)
+
+    @torch.no_grad()
+    def _assign(self, values: list[torch.Tensor]) -> None:
+        for weight, value in zip(self.weights.values(), values, strict=True):
+            weight.copy_(value)
+
+    def save(self, folder: Path) -> None:
+        """Writes the averages beside the weights of a checkpoint, under their names and in float32.
+
+        Args:
+            folder (Path): The checkpoint.
+        """
+        save_file({name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE)
