@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,10 +16,12 @@ from .model.configuration_vaswani import nearest_name
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .recipe import load_recipe
     from .training import train
-    from .training.processes import Processes
+    from .training.processes import Outliving, Processes
 
     # Of several processes one reads the recipe, and says what is wrong with it.
-    train(Processes().by_first(lambda: load_recipe(arguments.recipe, overrides)))
+    recipe = Processes().by_first(lambda: load_recipe(arguments.recipe, overrides))
+    with redirect_stderr(Outliving(sys.stderr)):
+        train(recipe)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -160,7 +160,7 @@ def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
         child.start()
         with Stop().listening(Two(place)):
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
+            child.join(0.5 if place else 30)
             assert child.is_alive() == (place is not None)
         child.kill()
         child.join()

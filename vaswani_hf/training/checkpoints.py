@@ -210,17 +210,17 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
     last = folder / f"checkpoint-{step}"
     # Whether one was scheduled is in its manifest.
     until = [checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])]
-    names = [final_weights_file(training)]
+    weights = [final_weights_file(training)]
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
         candidates = [
-            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint, names)
+            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint, weights)
         ]
         chosen = [best_checkpoint(candidates, training, read_state(last)["log_history"]) or last]
     else:
         chosen = [last]
-    whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint, names)]
+    whole = [checkpoint for checkpoint in chosen if not _is_damaged(checkpoint, weights)]
     if not whole:
         names = ", ".join(f"'{checkpoint}'" for checkpoint in chosen)
         raise ValueError(

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Prints a line at once; a run outlives the reader of its output, such as `head`, and what both streams go to.
+    """Prints a line at once; a run outlives the reader of its output, such as `head`.
 
     Args:
         line (str): The line.
@@ -26,11 +26,41 @@ def say(line: str) -> None:
     try:
         print(line, flush=True)
     except BrokenPipeError:
-        # What is printed after it goes nowhere, in all threads and children.
-        nowhere, pipe = os.open(os.devnull, os.O_WRONLY), os.fstat(sys.stdout.fileno())
-        for stream in (sys.stderr, sys.stdout):
-            if os.path.samestat(os.fstat(stream.fileno()), pipe):
-                os.dup2(nowhere, stream.fileno())
+        _send_nowhere(sys.stdout)
+
+
+def _send_nowhere(stream: TextIO) -> None:
+    # What comes after it too, of all threads and children.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Outliving:
+    """A stream whose reader may go away, for the progress bars of other libraries.
+
+    Args:
+        stream (TextIO): A standard stream.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes the text, or nothing."""
+        return self._unless_broken(self._stream.write, text) or len(text)
+
+    def flush(self) -> None:
+        """Flushes the stream, if somebody reads it."""
+        self._unless_broken(self._stream.flush)
+
+    def _unless_broken(self, call: Callable[..., _T], *args: Any) -> _T | None:
+        try:
+            return call(*args)
+        except BrokenPipeError:
+            _send_nowhere(self._stream)
+            return None
 
 
 class Processes:

@@ -81,6 +81,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     control: Any
     lr_scheduler: Any
+    optimizer: Any
 
     def __init__(
         self,
@@ -194,10 +195,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         """The loss of the model, or of two passes that shall agree."""
-        is_regularized = self.consistency is not None and self.model.training
-        return super().compute_loss(
-            partial(self.consistency, model) if is_regularized else model, inputs, *args, **kwargs
-        )
+        if self.consistency is not None and self.model.training:
+            model = partial(self.consistency, model)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def get_batch_samples(self, *args, **kwargs):
         """The batches of one optimizer step, whose target tokens in all processes are counted on the way."""
