@@ -185,12 +185,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.lr_scheduler = scheduler_of(optimizer or self.optimizer, self.training, width, self.args.max_steps)
         return self.lr_scheduler
 
-    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+    def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
         """Adam, AdamW, or Muon for the matrices of the layers."""
         if self.training.optimizer != "muon":
-            return super().create_optimizer(model)
-        if self.optimizer is None:
-            self.optimizer = muon_and_adamw(self.model if model is None else model, self.training)
+            return super().create_optimizer(*args, **kwargs)
+        self.optimizer = self.optimizer or muon_and_adamw(self.model, self.training)
         return self.optimizer
 
     def compute_loss(self, model, inputs, *args, **kwargs):
