@@ -9,6 +9,7 @@ import yaml
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
+from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
@@ -322,3 +323,93 @@ def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
 def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(recipe_file, given, published):
     recipe = load_recipe(recipe_file(), ["--corpus", "null", "--dataset", given])
     assert published_recipe(recipe).data.dataset == published
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(**texts):
+        for name, text in texts.items():
+            path = tmp_path / f"{name.replace('__', '/')}.yaml"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def test_a_recipe_is_merged_over_the_one_that_it_extends(files):
+    folder = files(
+        base=MINIMAL + "model: {d_model: 64, d_k: 8}\nseed: 7\n",
+        rows__middle="extends: ../base.yaml\nmodel: {d_k: 16}\ndata: {train_pairs: [a, b], corpus: null}\n",
+        rows__last="extends: middle.yaml\noutput_dir: last\ndata: {train_pairs: [c]}\ntraining: {warmup_steps: 5}\n",
+    )
+    recipe = load_recipe(folder / "rows" / "last.yaml", ["--d_k", "32"])
+    assert (recipe.output_dir, recipe.seed, recipe.model) == ("last", 7, {"d_model": 64, "d_k": 32})
+    # Lists are replaced.
+    assert (recipe.data.train_pairs, recipe.data.corpus) == (["c"], None)
+    assert (recipe.training.max_steps, recipe.training.warmup_steps) == (3, 5)
+    assert load_recipe(folder / "rows" / "middle.yaml").model == {"d_model": 64, "d_k": 16}
+    # What is recorded is the whole, and stands alone.
+    (folder / "rows" / "written.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    assert "extends" not in recipe.to_yaml()
+    assert load_recipe(folder / "rows" / "written.yaml") == recipe
+
+
+def test_what_is_extended_need_not_be_a_whole_recipe(files):
+    folder = files(part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0])
+    assert load_recipe(folder / "whole.yaml").training.max_steps == 3
+    assert message(folder / "part.yaml") == "`output_dir` must be given in the recipe, but is missing."
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            {"recipe": "extends: no.yaml\n"},
+            "The recipe '{0}/no.yaml' cannot be read: No such file or directory; write into '{0}/recipe.yaml' what "
+            "`extends` means, relative to its folder.",
+        ),
+        (
+            {"recipe": "extends: .\n"},
+            "The recipe '{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml' what `extends` means, relative to "
+            "its folder.",
+        ),
+        (
+            {"recipe": "extends: recipe.yaml\n"},
+            "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/recipe.yaml'; leave "
+            "one of them out.",
+        ),
+        (
+            {"recipe": "extends: rows/b.yaml\n", "rows__b": "extends: ../recipe.yaml\n"},
+            "`extends: ../recipe.yaml` in '{0}/rows/b.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' "
+            "extends '{0}/rows/../recipe.yaml'; leave one of them out.",
+        ),
+        (
+            {"recipe": "extends: [a.yaml]\n"},
+            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is ['a.yaml'].",
+        ),
+        (
+            {"recipe": "extends:\n"},
+            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is None.",
+        ),
+        (
+            {"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"},
+            "`seed` stands twice in line 1 and after, of '{0}/b.yaml'; keep one of them.",
+        ),
+        (
+            {"recipe": "extends: b.yaml\n", "b": "- 1\n"},
+            "The recipe '{0}/b.yaml' must be a mapping of keys to values, but is list.",
+        ),
+        (
+            {"recipe": MINIMAL + "extendz: b.yaml\n"},
+            "`extendz` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `extends`.",
+        ),
+        (
+            {"recipe": MINIMAL + "model: {extends: b.yaml}\n"},
+            "`model.extends` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `model.{1}`.",
+        ),
+    ],
+)
+def test_what_cannot_be_extended_is_one_sentence(files, texts, expected):
+    folder = files(**texts)
+    assert message(folder / "recipe.yaml") == expected.format(folder, nearest_name("extends", MODEL_FIELDS))
