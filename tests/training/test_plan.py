@@ -94,6 +94,11 @@ def test_the_parameters_of_base_by_hand():
     }
 
 
+def compute_layers_twice(model):
+    # transformers 5.23 deprecates the name that earlier ones know.
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+
+
 def batch_of(config, rows, length):
     tokens = torch.randint(4, config.decoder_vocab_size, (2, rows, length))
     ones = torch.ones(rows, length, dtype=torch.int64)
@@ -117,7 +122,7 @@ def test_planned_operations_are_those_that_pytorch_counts(fields):
     # PyTorch's counter knows neither the fused kernel of processors nor a product that is added in place.
     model = VaswaniForSeq2SeqLM._from_config(config, attn_implementation="eager").train()
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        compute_layers_twice(model)
     in_place = {torch.ops.aten.addmm_: lambda of, a, b, **kwargs: 2 * a[0] * a[1] * b[1]}
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         model(**batch_of(config, 3, 20)).loss.backward()
@@ -180,7 +185,7 @@ def test_planned_memory_is_what_a_step_takes(fields, rows, bf16):
     checkpointing = fields.pop("gradient_checkpointing", False)
     model = VaswaniForSeq2SeqLM(VaswaniConfig(**fields)).train()
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        compute_layers_twice(model)
     config, parameters = model.config, model.num_parameters()
     matrices = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
     settings = StepSettings((rows * 32,) * 2, 32, "cpu", bf16=bf16, gradient_checkpointing=checkpointing)
