@@ -24,6 +24,15 @@ def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
         train(recipe)
 
 
+def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    from .recipe import load_recipe
+    from .training.plan import plan_as_text, plan_run
+
+    rates = {"hardware": arguments.hardware, "tokens_per_second": arguments.tokens_per_second}
+    plan = plan_run(load_recipe(arguments.recipe, overrides), **rates, mean_length=arguments.mean_length)
+    print(json.dumps(plan, indent=2) if arguments.json else plan_as_text(plan))
+
+
 def _evaluate(arguments: argparse.Namespace) -> None:
     from .evaluation.bleu import check_tokenizer
     from .evaluation.evaluate import evaluate_translator
@@ -294,6 +303,7 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     train.add_argument("recipe", help="a YAML file, such as configuration/numbers.yaml")
+    _add_plan(commands)
     evaluate = commands.add_parser("evaluate", help="score a model on a test set")
     _add_model_options(evaluate)
     _add_search_options(evaluate)
@@ -319,6 +329,25 @@ def _parser() -> _Parser:
     for command in commands.choices.values():
         command.set_defaults(parser=command)
     return parser
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser(
+        "plan",
+        help="what a recipe will cost: parameters, operations, memory, tokens, hours; nothing is read or downloaded",
+        epilog="Any key of the recipe can follow as --key value.",
+        allow_abbrev=False,
+    )
+    plan.add_argument("recipe", help="a YAML file, such as configuration/wmt14/base_en_de.yaml")
+    rate = plan.add_mutually_exclusive_group()
+    rate.add_argument("--hardware", help="hours on eight GPUs of the paper's: K80, K40, M40 or P100")
+    rate.add_argument(
+        "--tokens_per_second",
+        type=float,
+        help="hours at a measured rate: target tokens per second, as a run shows them",
+    )
+    plan.add_argument("--mean_length", type=_positive, help="the mean length of a sentence to assume (32 tokens)")
+    plan.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_score(commands: Any) -> None:
@@ -413,14 +442,15 @@ def main(argv: list[str] | None = None) -> int:
     """
     _fill_closed_streams()
     arguments, rest = _parser().parse_known_args(argv)
-    if rest and arguments.command != "train":
+    with_overrides = {"train": _train, "plan": _plan}
+    if rest and arguments.command not in with_overrides:
         arguments.parser.refuse(rest)
     commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export, "push": _push}
     commands["average"] = _average
     try:
         _without_bars_for_moments()
-        if arguments.command == "train":
-            _train(arguments, rest)
+        if arguments.command in with_overrides:
+            with_overrides[arguments.command](arguments, rest)
         else:
             commands[arguments.command](arguments)
         if sys.stdout is not None:

@@ -9,13 +9,14 @@ import yaml
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
+from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
-ROOT = Path(__file__).parents[2]
+CONFIGURATION = Path(__file__).parents[2] / "configuration"
 MINIMAL = (
     "output_dir: out\ndata: {source_language: en, target_language: de, corpus: numbers}\ntraining: {max_steps: 3}\n"
 )
@@ -37,12 +38,117 @@ def message(*args) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configuration").glob("*.yaml")), ids=lambda path: path.stem)
+def recipe_files(folder="."):
+    return [path for path in sorted((CONFIGURATION / folder).rglob("*.yaml")) if path.parent.name != "accelerate"]
+
+
+@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_each_recipe_of_the_project_loads_and_comments_on_itself(path):
     overrides = ["--train_source", "a", "--train_target", "b"] if "train_source train" in path.read_text() else []
     recipe = load_recipe(path, overrides)
-    assert recipe.output_dir == f"checkpoints/{path.stem}"
+    assert recipe.output_dir == f"checkpoints/{path.relative_to(CONFIGURATION).as_posix().removesuffix('.yaml')}"
     assert path.read_text().startswith("# ")
+
+
+def values(name: str) -> dict:
+    found = load_recipe(CONFIGURATION / f"{name}.yaml").values()
+    del found["output_dir"]
+    return found
+
+
+def differences(name: str, base: str) -> dict:
+    """What a recipe has otherwise than another one, by `section.key`; keys that it lacks are None."""
+    other, earlier = values(name), values(base)
+    return {key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)}
+
+
+def of_model(**fields) -> dict:
+    # A name that begins with "stacks" is that of the encoder's field and of the decoder's.
+    return {
+        f"model.{name.replace('stacks', stack)}": value
+        for name, value in fields.items()
+        for stack in (("encoder", "decoder") if "stacks" in name else ("",))
+    }
+
+
+SCORED_AS_TABLE_3 = {"data.test_split": "validation", "training.average_checkpoints": 0}
+BIG = of_model(d_model=1024, stacks_ffn_dim=4096, stacks_attention_heads=16, dropout=0.3) | {
+    "training.max_steps": 300000,
+    "training.save_steps": 600,
+    "training.save_total_limit": 20,
+    "training.average_checkpoints": 20,
+}
+FRENCH = {"data.target_language": "fr", "data.dataset_config": "fr-en", "tokenizer.vocab_size": 32000}
+# Table 3 of the paper; what it leaves blank is that of "base".
+TABLE_3 = {
+    "base": {},
+    "a_h_1": of_model(stacks_attention_heads=1, d_k=512, d_v=512),
+    "a_h_4": of_model(stacks_attention_heads=4, d_k=128, d_v=128),
+    "a_h_16": of_model(stacks_attention_heads=16, d_k=32, d_v=32),
+    "a_h_32": of_model(stacks_attention_heads=32, d_k=16, d_v=16),
+    "b_d_k_16": of_model(d_k=16),
+    "b_d_k_32": of_model(d_k=32),
+    "c_n_2": of_model(stacks_layers=2),
+    "c_n_4": of_model(stacks_layers=4),
+    "c_n_8": of_model(stacks_layers=8),
+    "c_d_model_256": of_model(d_model=256, d_k=32, d_v=32),
+    "c_d_model_1024": of_model(d_model=1024, d_k=128, d_v=128),
+    "c_d_ff_1024": of_model(stacks_ffn_dim=1024),
+    "c_d_ff_4096": of_model(stacks_ffn_dim=4096),
+    "d_dropout_0.0": of_model(dropout=0.0),
+    "d_dropout_0.2": of_model(dropout=0.2),
+    "d_label_smoothing_0.0": of_model(label_smoothing=0.0),
+    "d_label_smoothing_0.2": of_model(label_smoothing=0.2),
+    "e_learned_positions": of_model(position_embedding="learned"),
+    "big": {key: value for key, value in BIG.items() if key != "training.average_checkpoints"},
+}
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_a_row_of_table_3_differs_from_base_in_what_the_table_says(row):
+    assert differences(f"table3/{row}", "table3/base") == TABLE_3[row]
+    assert differences(f"table3/{row}", "wmt14/base_en_de") == TABLE_3[row] | SCORED_AS_TABLE_3
+
+
+def test_table_3_has_no_other_rows():
+    assert {path.stem for path in recipe_files("table3")} == TABLE_3.keys()
+
+
+def test_the_models_of_the_paper_differ_in_what_it_says():
+    assert differences("wmt14/big_en_de", "wmt14/base_en_de") == BIG
+    assert differences("wmt14/base_en_fr", "wmt14/base_en_de") == FRENCH
+    # Section 6.1: "used dropout rate P_drop = 0.1, instead of 0.3".
+    assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
+    assert {path.stem for path in recipe_files("wmt14")} == {"base_en_de", "base_en_fr", "big_en_de", "big_en_fr"}
+
+
+def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
+    paper = {
+        "data.dataset": "wmt/wmt14",
+        "data.dataset_config": "de-en",
+        "tokenizer.vocab_size": 37000,
+        "tokenizer.shared_vocabulary": True,
+        "model.dropout": 0.1,
+        "model.label_smoothing": 0.1,
+        "training.max_steps": 100_000,
+        "training.source_tokens_per_batch": 25_000,
+        "training.target_tokens_per_batch": 25_000,
+        "training.gradient_accumulation_steps": 1,
+        "training.learning_rate_factor": 1.0,
+        "training.warmup_steps": 4000,
+        "training.adam_beta1": 0.9,
+        "training.adam_beta2": 0.98,
+        "training.adam_epsilon": 1e-9,
+        # Ten minutes at 0.4 seconds a step.
+        "training.save_steps": 1500,
+        "training.average_checkpoints": 5,
+        "decoding.num_beams": 4,
+        "decoding.length_penalty": 0.6,
+        "decoding.length_penalty_type": "gnmt",
+        "decoding.max_length_a": 1,
+        "decoding.max_length_b": 50,
+    }
+    assert paper.items() <= values("wmt14/base_en_de").items()
 
 
 def test_a_recipe_survives_being_written(recipe_file):
@@ -322,3 +428,93 @@ def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
 def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(recipe_file, given, published):
     recipe = load_recipe(recipe_file(), ["--corpus", "null", "--dataset", given])
     assert published_recipe(recipe).data.dataset == published
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(**texts):
+        for name, text in texts.items():
+            path = tmp_path / f"{name.replace('__', '/')}.yaml"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def test_a_recipe_is_merged_over_the_one_that_it_extends(files):
+    folder = files(
+        base=MINIMAL + "model: {d_model: 64, d_k: 8}\nseed: 7\n",
+        rows__middle="extends: ../base.yaml\nmodel: {d_k: 16}\ndata: {train_pairs: [a, b], corpus: null}\n",
+        rows__last="extends: middle.yaml\noutput_dir: last\ndata: {train_pairs: [c]}\ntraining: {warmup_steps: 5}\n",
+    )
+    recipe = load_recipe(folder / "rows" / "last.yaml", ["--d_k", "32"])
+    assert (recipe.output_dir, recipe.seed, recipe.model) == ("last", 7, {"d_model": 64, "d_k": 32})
+    # Lists are replaced.
+    assert (recipe.data.train_pairs, recipe.data.corpus) == (["c"], None)
+    assert (recipe.training.max_steps, recipe.training.warmup_steps) == (3, 5)
+    assert load_recipe(folder / "rows" / "middle.yaml").model == {"d_model": 64, "d_k": 16}
+    # What is recorded is the whole, and stands alone.
+    (folder / "rows" / "written.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    assert "extends" not in recipe.to_yaml()
+    assert load_recipe(folder / "rows" / "written.yaml") == recipe
+
+
+def test_what_is_extended_need_not_be_a_whole_recipe(files):
+    folder = files(part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0])
+    assert load_recipe(folder / "whole.yaml").training.max_steps == 3
+    assert message(folder / "part.yaml") == "`output_dir` must be given in the recipe, but is missing."
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            {"recipe": "extends: no.yaml\n"},
+            "The recipe '{0}/no.yaml' cannot be read: No such file or directory; write into '{0}/recipe.yaml' what "
+            "`extends` means, relative to its folder.",
+        ),
+        (
+            {"recipe": "extends: .\n"},
+            "The recipe '{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml' what `extends` means, relative to "
+            "its folder.",
+        ),
+        (
+            {"recipe": "extends: recipe.yaml\n"},
+            "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/recipe.yaml'; leave "
+            "one of them out.",
+        ),
+        (
+            {"recipe": "extends: rows/b.yaml\n", "rows__b": "extends: ../recipe.yaml\n"},
+            "`extends: ../recipe.yaml` in '{0}/rows/b.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' "
+            "extends '{0}/rows/../recipe.yaml'; leave one of them out.",
+        ),
+        (
+            {"recipe": "extends: [a.yaml]\n"},
+            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is ['a.yaml'].",
+        ),
+        (
+            {"recipe": "extends:\n"},
+            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is None.",
+        ),
+        (
+            {"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"},
+            "`seed` stands twice in line 1 and after, of '{0}/b.yaml'; keep one of them.",
+        ),
+        (
+            {"recipe": "extends: b.yaml\n", "b": "- 1\n"},
+            "The recipe '{0}/b.yaml' must be a mapping of keys to values, but is list.",
+        ),
+        (
+            {"recipe": MINIMAL + "extendz: b.yaml\n"},
+            "`extendz` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `extends`.",
+        ),
+        (
+            {"recipe": MINIMAL + "model: {extends: b.yaml}\n"},
+            "`model.extends` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `model.{1}`.",
+        ),
+    ],
+)
+def test_what_cannot_be_extended_is_one_sentence(files, texts, expected):
+    folder = files(**texts)
+    assert message(folder / "recipe.yaml") == expected.format(folder, nearest_name("extends", MODEL_FIELDS))

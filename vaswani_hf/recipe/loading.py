@@ -1,4 +1,4 @@
-"""Loading a recipe: YAML, keys of the command line over it, and the type of each value.
+"""Loading a recipe: YAML over the YAML that it extends, keys of the command line over both, and the type of each value.
 
 The keys stand in schema.py; checks.py judges their values together.
 """
@@ -20,12 +20,15 @@ from .schema import MODEL_FIELDS, Recipe
 class _Loader(yaml.SafeLoader):
     """A loader that reads 7e-4 as a number, which YAML 1.1 takes for text, and refuses keys that are given twice."""
 
+    # The words that name a file which another one extends.
+    of_file = ""
+
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(
-                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after; keep one of them."
+                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep one of them."
                 )
         return super().construct_mapping(node, deep)
 
@@ -36,10 +39,10 @@ _Loader.add_implicit_resolver(
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
-    """A recipe from a file, with keys of the command line over it.
+    """A recipe from a file, over the one that it extends, with keys of the command line over both.
 
     Args:
-        path (str or Path): A YAML file.
+        path (str or Path): A YAML file; its key `extends`, if it has one, names another one, relative to this one.
         overrides (list, optional): `["--key", "value", …]`; a key is `section.key`, or the key alone.
 
     Returns:
@@ -48,19 +51,63 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         ValueError: If the file or a key is not as it must be.
     """
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
-    except OSError as error:
-        raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}.")
+    content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
     recipe = _build(Recipe, content, "")
     check_recipe(recipe)
     return recipe
+
+
+def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+    """The keys of a file over those of the file that it extends; the files before it extend each other, and the last one it.
+
+    Raises:
+        ValueError: If a file extends itself, by others or at once, or something that is no name of a file.
+    """
+    content = _content(path, extending[-1] if extending else None)
+    if "extends" not in content:
+        return content
+    name = content.pop("extends")
+    if not isinstance(name, str):
+        raise ValueError(
+            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is {name!r}."
+        )
+    base, files = path.parent / name, (*extending, path)
+    if base.resolve() in [file.resolve() for file in files]:
+        circle = " extends ".join(f"'{file}'" for file in (*files, base))
+        raise ValueError(f"`extends: {name}` in '{path}' closes a circle, {circle}; leave one of them out.")
+    return _merged(_extended(base, files), content)
+
+
+def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Two mappings as one: mappings are merged key by key, and all else is that of `content`."""
+    merged = dict(base)
+    for key, value in content.items():
+        earlier = base.get(key)
+        merged[key] = _merged(earlier, value) if isinstance(earlier, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _content(path: Path, extending: Path | None) -> dict[str, Any]:
+    """The keys of one file, which another one may extend.
+
+    Raises:
+        ValueError: If it cannot be read, or is no mapping.
+    """
+    of_file = f", of '{path}'" if extending else ""
+    remedy = f"; write into '{extending}' what `extends` means, relative to its folder" if extending else ""
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader.of_file = of_file
+        content = loader.get_single_data()
+    except OSError as error:
+        raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}.")
+    return content
 
 
 def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
@@ -150,7 +197,7 @@ def _build(section_type: type, content: Any, prefix: str) -> Any:
     values = {}
     for key, value in content.items():
         if key not in hints:
-            nearest = nearest_name(key, hints)
+            nearest = nearest_name(key, hints if prefix else [*hints, "extends"])
             elsewhere = " or ".join(f"`{place}`" for place in _places().get(str(key), []))
             hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{prefix}{nearest}`"
             raise ValueError(f"`{prefix}{key}` is no key of a recipe, given with the value {value!r}; {hint}.")

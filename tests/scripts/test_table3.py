@@ -1,0 +1,56 @@
+"""The table of the paper's rows: what it prints stands in the README, and its numbers of the paper in the recipes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def table3(script):
+    return script("table3")
+
+
+@pytest.fixture(scope="module")
+def rows(table3):
+    return table3.planned_rows()
+
+
+def test_the_readme_has_what_the_script_prints(table3, capsys):
+    table3.main([])
+    printed = capsys.readouterr().out
+    section = (
+        (ROOT / "README.md").read_text(encoding="utf-8").split("## The paper's experiments\n")[1].split("\n## ")[0]
+    )
+    assert printed in section + "\n"
+    assert "scripts/table3.py" in section
+
+
+def test_each_row_has_a_recipe_that_says_the_same_of_the_paper(table3):
+    assert {path.stem for path in table3.FOLDER.glob("*.yaml")} == table3.PAPER.keys()
+    for name, row in table3.PAPER.items():
+        text = (table3.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+        comment = " ".join(re.findall("^# (.*)", text, flags=re.MULTILINE))
+        millions = f", {row.millions} million parameters" if row.millions else ""
+        assert f"The paper: perplexity {row.perplexity:.2f}, BLEU {row.bleu}{millions}." in comment
+
+
+def test_the_paper_s_numbers_are_near_the_plan(rows):
+    for row in rows.values():
+        if row.paper.millions is not None:
+            assert row.millions == pytest.approx(row.paper.millions, rel=0.07)
+        if row.paper.flops is not None:
+            assert row.plan["flops"]["paper"]["run"] == pytest.approx(row.paper.flops, rel=0.08)
+
+
+def test_the_classes_of_a_row_give_the_paper_s_number(table3, rows):
+    for row in rows.values():
+        for classes, half in zip(row.classes or (), (-0.5, 0.5), strict=False):
+            recipe = table3.load_recipe(
+                table3.FOLDER / "base.yaml",
+                [f"--{key}={value}" for key, value in row.recipe.model.items()] + [f"--vocab_size={round(classes)}"],
+            )
+            total = table3.plan_run(recipe)["parameters"]["total"]
+            assert total / 1e6 == pytest.approx(row.paper.millions + half, abs=0.001)
