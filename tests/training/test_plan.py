@@ -339,6 +339,22 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
             1,
             "vaswani: `--hardwear` is no key of a recipe; the nearest key is `--shared_vocabulary`.\n",
         ),
+        (
+            [NUMBERS, "--simcut_alpha", "3"],
+            1,
+            "vaswani: `training.simcut_alpha: 3.0` is counted by no plan; leave it out (a second pass takes about twice the time).\n",
+        ),
+        (
+            [NUMBERS, "--optimizer", "muon"],
+            1,
+            "vaswani: `training.optimizer: muon` is counted by no plan; plan with adam.\n",
+        ),
+        (
+            [NUMBERS, "--init_from", "user/name"],
+            1,
+            "vaswani: `model.init_from: user/name` would have to be read for a plan; leave it out, and give the fields of that "
+            "model.\n",
+        ),
         (["--json"], 2, "vaswani plan: the following arguments are required: recipe; see vaswani plan --help\n"),
     ],
 )

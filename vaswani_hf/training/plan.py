@@ -82,8 +82,9 @@ def plan_run(
         dict: What `plan_as_text` prints. What follows from the number of steps is None where the recipe counts epochs.
 
     Raises:
-        ValueError: If the rate of the hardware is not known, or a number is not positive.
+        ValueError: If the rate of the hardware is not known, a number is not positive, or the recipe has what no plan counts.
     """
+    _refuse_what_is_not_planned(recipe)
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     rate = None if hardware is None else gpu_rate(hardware)
@@ -109,6 +110,21 @@ def plan_run(
         "tokens_per_second": tokens_per_second,
         "hours": hours,
     }
+
+
+def _refuse_what_is_not_planned(recipe: Recipe) -> None:
+    training = recipe.training
+    if name := recipe.model.get("init_from"):
+        raise ValueError(
+            f"`model.init_from: {name}` would have to be read for a plan; leave it out, and give the fields of that model."
+        )
+    for key in ("r_drop_alpha", "simcut_alpha", "ema_decay", "frozen"):
+        if value := getattr(training, key):
+            raise ValueError(
+                f"`training.{key}: {value}` is counted by no plan; leave it out (a second pass takes about twice the time)."
+            )
+    if training.optimizer == "muon":
+        raise ValueError("`training.optimizer: muon` is counted by no plan; plan with adam.")
 
 
 def _flops(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str, Any]:
