@@ -158,15 +158,17 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _average(arguments: argparse.Namespace) -> None:
-    from .checkpoint.files import AVERAGED_WEIGHTS_FILE, WEIGHTS_FILE
     from .training.averaging import numbered_checkpoints, write_average
 
     chosen = arguments.checkpoints
     if arguments.last or arguments.best:
         if len(chosen) != 1:
             raise ValueError(f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given.")
-        chosen = numbered_checkpoints(Path(chosen[0]), arguments.last, arguments.best, arguments.metric)
-    write_average(chosen, arguments.output, AVERAGED_WEIGHTS_FILE if arguments.ema else WEIGHTS_FILE)
+        which = (arguments.last, arguments.best, arguments.metric)
+        chosen = numbered_checkpoints(Path(chosen[0]), *which, raw=arguments.raw)
+    elif len({os.path.abspath(name) for name in chosen}) < 2:
+        raise ValueError("`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.")
+    write_average(chosen, arguments.output, raw=arguments.raw)
     print(f"the mean of {', '.join(Path(name).name for name in chosen)} is in '{arguments.output}'")
 
 
@@ -373,7 +375,7 @@ def _add_average(commands: Any) -> None:
     choice.add_argument("--last", type=_positive, help="as many of the run's last checkpoints")
     choice.add_argument("--best", type=_positive, help="as many of its checkpoints with the best validation")
     average.add_argument("--metric", choices=("loss", "bleu"), default="loss", help="of the best ones (loss)")
-    average.add_argument("--ema", action="store_true", help="their moving averages in place of their weights")
+    average.add_argument("--raw", action="store_true", help="the weights themselves of a run with a moving average")
 
 
 def _add_push(commands: Any) -> None:

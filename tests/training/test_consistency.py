@@ -1,5 +1,6 @@
 """R-Drop and SimCut against their definitions in slow steps, and the moving average of the weights by hand."""
 
+import functools
 import math
 from types import SimpleNamespace
 
@@ -8,6 +9,9 @@ import torch
 from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
+from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.training import consistency
 from vaswani_hf.training.consistency import Consistency
 from vaswani_hf.training.moving_average import MovingAverage
 
@@ -160,3 +164,35 @@ def test_a_run_with_a_cosine_is_not_made_longer(run):
     ):
         run("run", *keys, "--resume=true", "--max_steps=10")
     assert same(before, weights(folder))
+
+
+def test_the_divergence_is_computed_in_the_type_of_the_run_and_in_parts_of_half_the_size(run, monkeypatch, capsys):
+    seen, sizes = set(), set()
+    compute = consistency._ChunkedDivergence.apply
+    monkeypatch.setattr(
+        consistency, "_ChunkedDivergence", SimpleNamespace(apply=lambda *args: (seen.add(args[-1]), compute(*args))[1])
+    )
+    forward = VaswaniForSeq2SeqLM.forward
+
+    @functools.wraps(forward)
+    def measured(model, *args, **inputs):
+        if model.training:
+            sizes.add(max(map(_positions, inputs.values())))
+        return forward(model, *args, **inputs)
+
+    monkeypatch.setattr(VaswaniForSeq2SeqLM, "forward", measured)
+    monkeypatch.setattr("vaswani_hf.training.trainer.NUMBERS_OF_A_PART", 400 * 16)
+    run("run", "--r_drop_alpha=2", "--bf16=true", "--max_steps=2", "--save_steps=2", "--eval_steps=9")
+    assert seen == {torch.bfloat16}
+    assert "batches of more than 200 positions a side in parts" in capsys.readouterr().out
+    assert max(sizes) <= 400
+
+
+def _positions(value):
+    return value.shape[0] * value.shape[1] if isinstance(value, torch.Tensor) and value.dim() > 1 else 0
+
+
+def test_the_card_says_what_the_final_weights_are(run):
+    folder = run("run", "--ema_decay=0.9", "--max_steps=4", "--average_checkpoints=2", "--save_steps=2")
+    card = str(model_card(folder, "user/new"))
+    assert "| moving average (decay 0.9) of the weights; of it mean of the checkpoints of the steps 2, 4 |" in card

@@ -152,7 +152,7 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
         (sharded(1), {}, "`--fsdp_version` must be 2, but is 1."),
         (sharded(2), {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),
         (sharded(2), {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
-        (sharded(2), {"optimizer": "muon"}, "`training.optimizer` must be adam with FSDP, but is muon."),
+        (sharded(2), {"optimizer": "muon"}, "`training.optimizer` must be adam or adamw with FSDP, but is muon."),
         (zero(), {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
         (sharded(2), {"checkpoint": True}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
     ],

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_runs import same, weights
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
@@ -16,13 +17,15 @@ AT_REST = ("--max_steps=1", "--learning_rate_factor=0")
 
 
 def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finished, capsys):
-    folder = run("next", f"--init_from={finished}", *AT_REST, "--vocab_size=300")
+    folder = run("next", f"--init_from={finished}", *AT_REST)
     assert same(weights(folder), weights(finished))
     assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
     assert f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n" in capsys.readouterr().out
     recorded = load_recipe(folder / "recipe.yaml").model
     assert recorded["init_from"] == str(finished)
     assert recorded["d_model"] == 16
+    section = load_recipe(folder / "recipe.yaml").tokenizer
+    assert (section.vocab_size, section.lowercase) == (len(load_tokenizers(finished)[0]), False)
     trained = run("trained", f"--init_from={finished}")
     assert not same(weights(trained), weights(finished))
 
@@ -53,19 +56,38 @@ def test_new_tokenizers_keep_the_rows_of_known_pieces(run, finished, shared):
     assert all(torch.equal(found[name], old[name]) for name in old if ".layers." in name)
 
 
+def test_a_model_in_half_precision_is_begun_with(run, finished, tmp_path):
+    base = shutil.copytree(finished, tmp_path / "base", ignore=shutil.ignore_patterns("checkpoint-*"))
+    save_file(
+        {name: tensor.bfloat16() for name, tensor in weights(finished).items()},
+        base / "model.safetensors",
+        {"format": "pt"},
+    )
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    found = weights(run("next", f"--init_from={base}", *AT_REST))
+    assert all(torch.equal(found[name], tensor.bfloat16().float()) for name, tensor in weights(finished).items())
+
+
 def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_path):
     base = shutil.copytree(finished, tmp_path / "base")
     keys = (f"--init_from={base}", "--dropout=0.3")
     whole = run("whole", *keys)
     run("part", *keys, "--max_steps=3", "--save_steps=3")
     shutil.rmtree(base)
+    # Wherever it lay.
+    keys = (f"--init_from={tmp_path / 'moved' / 'base'}", "--dropout=0.3")
     assert same(weights(run("part", *keys, "--resume=true")), weights(whole))
+    assert load_recipe(tmp_path / "part" / "recipe.yaml").model["init_from"] == str(base)
+    with pytest.raises(ValueError, match=r"^`model.init_from` must be a checkpoint folder"):
+        run("part", f"--init_from={tmp_path / 'another'}", "--resume=true")
 
 
 def test_frozen_parts_stay_and_the_others_learn(run, finished):
-    folder = run("next", f"--init_from={finished}", "--frozen=encoder,model.decoder.layers.0.self_attn,shared")
+    folder = run("next", f"--init_from={finished}", "--frozen=encoder.layers,model.decoder.layers.0.self_attn,lm_head")
     before, after = weights(finished), weights(folder)
     frozen = {name for name in before if torch.equal(before[name], after[name])}
+    # The output projection is the table of both embeddings.
     parts = ("model.encoder.", "model.decoder.layers.0.self_attn.", "model.shared.")
     assert frozen == {name for name in before if name.startswith(parts)}
     assert len(frozen) < len(before)
@@ -84,6 +106,11 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
             "`model.init_from` must be a checkpoint folder or user/name on the Hub, but is '{base}/nothing'.",
         ),
         (
+            ["--vocab_size=300"],
+            "`tokenizer.vocab_size` is 300, but the tokenizers of '{base}', which `model.init_from` begins with, have 280; leave "
+            "it out, or train new ones with `tokenizer.keep: false`.",
+        ),
+        (
             ["--frozen=encodr"],
             "`training.frozen` must name parts of the model, but has 'encodr'; the nearest one is 'encoder'.",
         ),
@@ -98,7 +125,29 @@ def test_what_cannot_be_begun_with_is_one_sentence(run, vaswani, finished, tmp_p
     base = [] if any("init_from" in key for key in keys) else [f"--init_from={finished}"]
     code, _, said = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", *base, *given)
     assert (code, said) == (1, sentence.format(base=finished))
-    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_shape_that_does_not_fit_the_recipe_is_refused(run, vaswani, tmp_path):
+    base = run("base", "--position_embedding=learned", "--max_position_embeddings=64", "--max_steps=1")
+    code, _, said = vaswani(
+        "train", run.recipe, f"--output_dir={tmp_path / 'run'}", f"--init_from={base}", "--data.max_length=90"
+    )
+    assert code == 1
+    assert said.startswith("`model.max_position_embeddings` must be at least 90")
+
+
+def test_nothing_is_kept_of_no_model(run, vaswani, tmp_path):
+    code, _, said = vaswani("train", run.recipe, f"--output_dir={tmp_path / 'run'}", "--keep=false")
+    assert (code, said) == (
+        1,
+        "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out.",
+    )
+
+
+def test_muon_may_have_no_matrices(run):
+    folder = run("run", "--optimizer=muon", "--frozen=encoder.layers,decoder.layers", "--max_steps=2")
+    assert (folder / "results.json").exists()
 
 
 def test_a_model_of_another_architecture_is_refused(run, vaswani, tmp_path):

@@ -1,6 +1,7 @@
 """The schedule of Section 5.3 and checkpoint averaging of Section 6.1, by hand."""
 
 import copy
+import json
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ from tiny_runs import metrics, weights
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
-from vaswani_hf.training.optimizer import muon_and_adamw
+from vaswani_hf.training.optimizer import Muon, muon_and_adamw
 from vaswani_hf.training.schedule import learning_rate, scheduled_rate, scheduler_of
 from vaswani_hf.translation.translator import Translator
 
@@ -80,6 +81,24 @@ def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
             assert torch.allclose(step, 0.01 * weight.grad.sign(), atol=1e-4), name
 
 
+def test_muon_is_pytorch_s(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    ours, theirs = ([torch.nn.Parameter(torch.full(shape, 0.1)) for shape in ((6, 9), (12, 4))] for _ in range(2))
+    optimizers = Muon(ours, 0.1), torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for group in optimizers[0].param_groups:
+        group["lr"] = 0.01
+    for _ in range(3):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(ours, theirs, strict=True):
+        # Theirs is computed in bfloat16.
+        assert torch.allclose(one, other, atol=3e-4)
+        assert not torch.allclose(one, torch.full_like(one, 0.1), atol=3e-3)
+
+
 def test_a_state_of_muon_is_taken_up(tiny_model):
     def steps(model, optimizer, count):
         for seed in range(count):
@@ -123,22 +142,34 @@ def test_different_models_are_not_averaged(tmp_path):
 
 
 def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
-    folder = run("run", "--max_steps=6", "--save_steps=2", "--eval_steps=2", "--ema_decay=0.5")
-    checkpoints = checkpoints_in(folder)
+    folder = run(
+        "run", "--max_steps=6", "--save_steps=2", "--eval_steps=2", "--ema_decay=0.5", "--learning_rate_factor=3"
+    )
+    checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
     assert len(checkpoints) == 3
-    scores = {row["step"]: row["eval_loss"] for row in metrics(folder) if "eval_loss" in row}
-    best = sorted(checkpoints, key=lambda path: scores[int(path.name[11:])])[:2]
+    # One that was saved for a signal, and the folder of somebody.
+    shutil.copytree(checkpoints[0], folder / "checkpoint-5")
+    manifest = folder / "checkpoint-5" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
+    (folder / "checkpoint-1").mkdir()
+    rows = [row for row in metrics(folder) if "eval_loss" in row]
+
+    def best(score):
+        steps = sorted((row[score], row["step"]) for row in rows)[:2]
+        return [folder / f"checkpoint-{step}" for _, step in steps]
+
     for name, given, chosen, file in (
-        ("last", [folder, "--last=2"], checkpoints[1:], "model.safetensors"),
-        ("best", [folder, "--best=2"], best, "model.safetensors"),
-        ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], "model.safetensors"),
-        ("ema", [folder, "--last=3", "--ema"], checkpoints, "moving_average.safetensors"),
+        ("last", [folder, "--last=2"], checkpoints[1:], averages),
+        ("raw", [folder, "--last=2", "--raw"], checkpoints[1:], "model.safetensors"),
+        ("best", [folder, "--best=2"], best("eval_loss"), averages),
+        ("best raw", [folder, "--best=2", "--raw"], best("eval_raw_loss"), "model.safetensors"),
+        ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], averages),
     ):
         code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
         assert code == 0
         assert said.startswith("the mean of checkpoint-")
         found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
-        assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found)
+        assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found), name
     assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
 
 
@@ -151,9 +182,12 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
             "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; ask for fewer.",
         ),
         (["{run}", "{run}", "--last=1"], "`--last` and `--best` choose from one run, but 2 folders are given."),
+        (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
+        (["{run}/nothing", "--last=2"], "'{run}/nothing' must be the folder of a run, but there is none."),
         (
-            ["{run}/checkpoint-4", "--ema"],
-            "'{run}/checkpoint-4' cannot be averaged: it has no moving_average.safetensors; leave it out.",
+            ["{run}/checkpoint-4", "{other}"],
+            "'{other}' and '{run}/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average checkpoints "
+            "of one run.",
         ),
         (
             ["{run}/checkpoint-4", "{broken}"],
@@ -170,7 +204,20 @@ def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished
     content = bytearray((broken / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (broken / "model.safetensors").write_bytes(content)
-    places = {"run": finished, "broken": broken}
+    other = shutil.copytree(finished, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "encoder_attention_heads": 4}))
+    places = {"run": finished, "broken": broken, "other": other}
     code, _, said = vaswani("average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}")
     assert (code, said) == (1, sentence.format(**places))
-    assert [path.name for path in tmp_path.iterdir()] == ["broken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "other"]
+
+
+@pytest.mark.parametrize("output", ["checkpoint-9", "run/checkpoint-4/mean"])
+def test_an_average_is_not_written_where_checkpoints_are(copied, vaswani, tmp_path, output):
+    code, _, said = vaswani("average", copied, "--last=2", f"--output={tmp_path / output}")
+    assert (code, said) == (
+        1,
+        f"`--output` must not be in, nor be named as, a checkpoint, but is '{tmp_path / output}'; give another name.",
+    )
+    assert not (tmp_path / output).exists()

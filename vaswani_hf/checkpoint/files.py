@@ -71,12 +71,12 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
     Args:
         log_history (list): The log of the Trainer, a dict for each row.
-        metric (str): "loss" or "bleu".
+        metric (str): "loss" or "bleu"; "raw_loss" or "raw_bleu" of a run with a moving average.
 
     Returns:
         dict: Scores by step; the loss with its sign turned.
     """
-    name, sign = f"eval_{metric}", 1 if metric == "bleu" else -1
+    name, sign = f"eval_{metric}", 1 if metric.endswith("bleu") else -1
     return {row["step"]: sign * row[name] for row in log_history if name in row}
 
 

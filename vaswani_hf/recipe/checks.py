@@ -51,6 +51,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
     _check_sources(recipe.data)
     _check_tokenizer(recipe.tokenizer)
+    _check_beginning(recipe)
     _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
     _check_bleu(recipe.evaluation)
     check_known(recipe.data.license, "data.license")
@@ -180,6 +181,13 @@ def _check_sources(data: DataSection) -> None:
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+
+
+def _check_beginning(recipe: Recipe) -> None:
+    if not recipe.tokenizer.keep and recipe.model.get("init_from") is None:
+        raise ValueError(
+            "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out."
+        )
 
 
 def _check_tokenizer(tokenizer: TokenizerSection) -> None:

@@ -169,6 +169,8 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     if list[str] in _options(hint) and is_list and not Path(text).exists():
         # One name, of files, is text.
         hint = list[str]
+    if key.endswith("init_from"):
+        hint = str | None
     if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):
         target[name] = text
     elif typing.get_origin(hint) is list and not text.startswith("["):

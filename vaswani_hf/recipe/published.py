@@ -38,9 +38,9 @@ def base_repository(recipe: Recipe) -> str | None:
     Returns:
         str: user/name.
     """
+    # A run records folders by their whole paths.
     name = str(recipe.model.get("init_from") or "")
-    repo_id = name.partition("@")[0]
-    return repo_id if repo_id and is_on_hub(repo_id) and not os.path.isdir(name) else None
+    return name.partition("@")[0] if name and not os.path.isabs(name) else None
 
 
 def last_part(path: str) -> str:

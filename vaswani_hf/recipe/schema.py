@@ -19,6 +19,8 @@ _FIELDS_OF_THE_RUN = """
 """.split()
 # All other fields of the config are keys of the recipe's section `model`, beside `init_from`, the model to begin with.
 MODEL_FIELDS = tuple(name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN)
+# Those of them that change how a model is trained, and not what it computes.
+FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
 
 @dataclass

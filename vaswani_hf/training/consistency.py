@@ -5,6 +5,8 @@ without some of the tokens. Both passes are one forward pass of twice the pairs.
 Letters of shapes: B pairs, S source and T target length, N target tokens, D model width, V target vocabulary.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +26,13 @@ class Consistency:
         model (VaswaniForSeq2SeqLM): The model itself, whatever is wrapped around it.
         alpha (float): The weight of the divergence.
         cut_rate (float, optional): SimCut's p; R-Drop where it is None.
+        autocast (Callable): Gives the context in which the divergence is computed, as the model's own loss is.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     cut_rate: float | None = None
+    autocast: Callable[[], AbstractContextManager] = nullcontext
 
     def __call__(self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch) -> Seq2SeqLMOutput:
         """The output for a batch whose loss has the divergence in it.
@@ -57,14 +61,21 @@ class Consistency:
         }
         embedded = {name: self._embedded_twice(stack, of_side) for name, (stack, of_side) in ids.items()}
         is_cut = self.cut_rate is not None
-        outputs = wrapped(
-            **embedded,
-            attention_mask=torch.cat([batch["attention_mask"]] * 2),
-            labels=twice.masked_fill(~is_first[:, None].to(twice.device), IGNORED_LABEL) if is_cut else twice,
-            num_items_in_batch=num_items if is_cut else 2 * num_items,
-            output_hidden_states=True,
+        states: list[torch.Tensor] = []
+        hook = self.model.get_decoder().register_forward_hook(
+            lambda module, given, output: states.append(output.last_hidden_state)
         )
-        divergence = self._divergence(outputs.decoder_hidden_states[-1], labels)
+        try:
+            outputs = wrapped(
+                **embedded,
+                attention_mask=torch.cat([batch["attention_mask"]] * 2),
+                labels=twice.masked_fill(~is_first[:, None].to(twice.device), IGNORED_LABEL) if is_cut else twice,
+                num_items_in_batch=num_items if is_cut else 2 * num_items,
+            )
+        finally:
+            hook.remove()
+        with self.autocast():
+            divergence = self._divergence(states[-1], labels)
         outputs.loss = outputs.loss + self.alpha * divergence / num_items
         return outputs
 

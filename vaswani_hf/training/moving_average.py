@@ -37,8 +37,8 @@ class MovingAverage(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Moves the average towards the weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
-        weights = [weight.detach().float() for weight in self.weights.values()]
-        torch._foreach_lerp_([*self.averages.values()], weights, 1 - decay)
+        for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
+            average.lerp_(weight.float(), 1 - decay)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

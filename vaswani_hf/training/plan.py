@@ -32,7 +32,7 @@ def planned_config(recipe: Recipe) -> VaswaniConfig:
     """
     tokenizer = recipe.tokenizer
     return VaswaniConfig(
-        **recipe.model,
+        **{name: value for name, value in recipe.model.items() if name != "init_from"},
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
         share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,

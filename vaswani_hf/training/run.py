@@ -43,7 +43,7 @@ from .checkpoints import (
     rotate_checkpoints,
 )
 from .hardware import described, settled
-from .initialization import begin_with_base, freeze, take_tokenizers, with_shape_of_base
+from .initialization import begin_with_base, check_frozen, frozen_weights, take_tokenizers, with_base
 from .processes import Processes, say
 from .results import read_results, record_licenses, record_recipe, write_results
 from .resume import (
@@ -126,15 +126,14 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(
-        lambda: settled(_with_pinned_data(with_shape_of_base(recipe, earlier), earlier), earlier)
-    )
+    recipe = processes.by_first(lambda: settled(_with_pinned_data(with_base(recipe, earlier), earlier), earlier))
     training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
     if processes.by_first(lambda: is_finished(recipe, earlier)):
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
+    processes.by_first(lambda: check_frozen(recipe))
     checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
@@ -143,7 +142,8 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         begun = processes.first_alone(lambda: begin_with_base(model, recipe, corpus))
         if begun and processes.is_first:
             say(begun)
-    freeze(model, training.frozen)
+    for weight in frozen_weights(model, training.frozen):
+        weight.requires_grad_(False)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     trainer.stop = stop

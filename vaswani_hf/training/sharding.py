@@ -61,8 +61,16 @@ def _refuse_what_needs_whole_weights(name: str, training: TrainingSection) -> No
     plain = TrainingSection()
     for key in ("torch_compile", "optimizer", "r_drop_alpha", "simcut_alpha", "ema_decay"):
         value, default = getattr(training, key), getattr(plain, key)
-        if value != default and value != "adamw":
-            words = "false" if default is False else "null" if default is None else default
+        if value not in (default, "adamw"):
+            words = (
+                "adam or adamw"
+                if key == "optimizer"
+                else "false"
+                if default is False
+                else "null"
+                if default is None
+                else default
+            )
             raise ValueError(f"`training.{key}` must be {words} with {name}, but is {value}.")
 
 

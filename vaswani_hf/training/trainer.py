@@ -128,8 +128,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _consistency(self) -> Consistency | None:
         training = self.training
         if training.simcut_alpha:
-            return Consistency(self.model, training.simcut_alpha, training.simcut_p)
-        return Consistency(self.model, training.r_drop_alpha) if training.r_drop_alpha else None
+            return Consistency(self.model, training.simcut_alpha, training.simcut_p, self.accelerator.autocast)
+        if training.r_drop_alpha:
+            return Consistency(self.model, training.r_drop_alpha, autocast=self.accelerator.autocast)
+        return None
 
     @property
     def positions_of_a_part(self) -> int | None:
@@ -138,6 +140,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         Several processes would reduce the gradients of each part, and compilation would meet more shapes.
         """
         training, positions = self.training, NUMBERS_OF_A_PART // self.model.config.d_model
+        # Two passes are computed at once.
+        positions //= 2 if self.consistency is not None else 1
         on_one_processor = self.args.world_size == 1 and self.args.device.type == "cpu"
         is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
         return positions if on_one_processor and is_large and not training.torch_compile else None
