@@ -179,8 +179,8 @@ def test_phrases_of_one_sentence_are_nothing_to_the_others(tiny_config, num_beam
     def words(number):
         return torch.randint(3, 23, (number,), generator=generator).tolist()
 
-    sources = [[*words(number % 6 + 1), EOS] for number in range(24)]
-    phrases = [[words(number % 3 + 1)] for number in range(24)]
+    sources = [[*words(number % 6 + 1), EOS] for number in range(16)]
+    phrases = [[words(number % 3 + 1)] for number in range(16)]
     neighbour, its_phrases = [*words(4), EOS], [words(1) for _ in range(6)]
     options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length_a": 1.0, "max_length_b": 12}
     for fields in ({}, {"seed": 1}, {"norm_position": "pre", "d_k": 5, "d_v": 3}):

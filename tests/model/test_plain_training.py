@@ -75,8 +75,7 @@ def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smo
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(tmp_path),
         max_steps=NUM_STEPS,
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
+        per_device_train_batch_size=32,
         learning_rate=5e-3,
         label_smoothing_factor=label_smoothing_factor,
         predict_with_generate=True,
