@@ -37,7 +37,7 @@ OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_t
 test-oldest:
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt torch
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable . \
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[ctranslate2]' \
 		pytest pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 

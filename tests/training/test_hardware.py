@@ -21,6 +21,7 @@ def machine(monkeypatch):
     def found(device: str, bf16: bool):
         accelerator = None if device == "cpu" else torch.device(device)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: accelerator)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator is not None)
         monkeypatch.setattr(hardware, "has_bfloat16", lambda device: bf16)
 
     return found
@@ -136,3 +137,10 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
     of_steps = totals[1] - totals[0]
     assert {place.split("/")[-1].split(":")[0] for place in of_steps} == {"callbacks.py"}, of_steps
     assert of_steps.total() == 8
+
+
+def test_a_build_for_gpus_on_a_machine_without_one_is_on_the_processor(run, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    training = hardware.settled(load_recipe(run.recipe), None).training
+    assert training.dataloader_num_workers == 0

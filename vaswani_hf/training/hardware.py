@@ -30,7 +30,9 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         ValueError: If more processes are to prepare batches than make sense on any machine.
     """
     training, data = recipe.training, recipe.data
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    # A build for GPUs names one where none is.
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
     if bf16 is None:
         # With DeepSpeed, which would keep the weights in it, it is refused.
