@@ -49,9 +49,10 @@ class Consistency:
         Returns:
             Seq2SeqLMOutput: Without logits; the loss in nats per token.
         """
-        labels, is_first = batch["labels"], torch.arange(2 * len(batch["labels"])) < len(batch["labels"])
+        labels, is_cut = batch["labels"], self.cut_rate is not None
         num_items = (labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-        twice = torch.cat([labels, labels])
+        # SimCut's second pass has no loss of its own.
+        second_labels = torch.full_like(labels, IGNORED_LABEL) if is_cut else labels
         ids = {
             "inputs_embeds": (self.model.get_encoder(), batch["input_ids"]),
             "decoder_inputs_embeds": (
@@ -60,7 +61,6 @@ class Consistency:
             ),
         }
         embedded = {name: self._embedded_twice(stack, of_side) for name, (stack, of_side) in ids.items()}
-        is_cut = self.cut_rate is not None
         states: list[torch.Tensor] = []
         hook = self.model.get_decoder().register_forward_hook(
             lambda module, given, output: states.append(output.last_hidden_state)
@@ -69,7 +69,7 @@ class Consistency:
             outputs = wrapped(
                 **embedded,
                 attention_mask=torch.cat([batch["attention_mask"]] * 2),
-                labels=twice.masked_fill(~is_first[:, None].to(twice.device), IGNORED_LABEL) if is_cut else twice,
+                labels=torch.cat([labels, second_labels]),
                 num_items_in_batch=num_items if is_cut else 2 * num_items,
             )
         finally:
