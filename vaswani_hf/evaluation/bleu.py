@@ -55,7 +55,8 @@ def score_translations(
     reference_lists = _reference_lists(predictions, references)
     # sacrebleu wants one list per reference number, with None where a translation has fewer references than others.
     references_by_number = list(itertools.zip_longest(*reference_lists))
-    bleu = BLEU(tokenize=tokenize, lowercase=lowercase)
+    # Text that is tokenised already is what "none" is for; sacrebleu would advise against it in each validation.
+    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     chrf = CHRF(lowercase=lowercase)
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)

@@ -1,0 +1,141 @@
+"""The script that compares variations of a recipe: what it trains, what it scores on, how it goes on, what it says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.evaluation.evaluate import evaluate_translator
+from vaswani_hf.training.run import InterruptedRunError
+from vaswani_hf.translation.translator import Translator
+
+RECIPE = """
+output_dir: nowhere
+data: {source_language: en, target_language: de, max_length: 64}
+tokenizer: {vocab_size: 300}
+model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+        encoder_ffn_dim: 32, decoder_ffn_dim: 32}
+training: {max_steps: 4, source_tokens_per_batch: 512, target_tokens_per_batch: 512, eval_steps: 2, save_steps: 2,
+           logging_steps: 2, lr_scheduler_type: constant, learning_rate: 0.01}
+decoding: {num_beams: 2}
+"""
+
+LIST = """
+recipe: recipe.yaml
+runs:
+  plain: {}
+  simcut: {simcut_alpha: 3.0, ema_decay: 0.5}
+  impossible: {report_to: nothing_of_this_name}
+  further: {init_from: simcut, max_steps: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def ablation(script):
+    return script("ablation")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ablation")
+    for name, (first, number) in {"train": (0, 200), "validation": (200, 20), "test": (300, 5)}.items():
+        pairs = number_pairs(400, 1, "train")[first : first + number]
+        for side in ("source", "target"):
+            (folder / f"{name}.{side}").write_text("".join(pair[side] + "\n" for pair in pairs))
+    (folder / "recipe.yaml").write_text(RECIPE)
+    (folder / "list.yaml").write_text(LIST)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(folder):
+    files = [
+        (f"--{split}_{side}", folder / f"{split}.{side}")
+        for split in ("train", "validation", "test")
+        for side in ("source", "target")
+    ]
+    return [str(folder / "list.yaml"), str(folder / "runs"), *[str(word) for pair in files for word in pair]]
+
+
+@pytest.fixture(scope="module")
+def first_time(ablation, words):
+    return ablation.main(words)
+
+
+def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
+    assert first_time == 1
+    lines = (folder / "runs" / "ablation.md").read_text().split("\n")
+    assert [line.split(" | ")[0] for line in lines[2:6]] == ["| plain", "| simcut", "| impossible", "| further"]
+    assert "| simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
+    assert "has not ended: `training.report_to`" in lines[4]
+    assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
+    assert (folder / "runs" / "ablation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scores_are_those_of_the_validation_split_with_the_recipe_s_search(first_time, folder):
+    texts = [(folder / f"validation.{side}").read_text().splitlines() for side in ("source", "target")]
+    run = folder / "runs" / "simcut"
+    scores = evaluate_translator(Translator.from_pretrained(str(run), "cpu"), *texts, num_beams=2)
+    result = json.loads((run / "results.json").read_text())["test"]
+    assert (result["sentences"], result["chrf"]) == (20, pytest.approx(scores["chrf"]))
+    assert f"| {scores['chrf']:.2f} |" in (folder / "runs" / "ablation.md").read_text().split("\n")[3]
+
+
+def test_the_second_time_trains_nothing_again(first_time, ablation, words, folder, capsys):
+    table = (folder / "runs" / "ablation.md").read_text()
+    weights = (folder / "runs" / "plain" / "model.safetensors").stat().st_mtime_ns
+    assert ablation.main(words) == 1
+    assert (folder / "runs" / "ablation.md").read_text() == table
+    assert capsys.readouterr().out.endswith(table)
+    assert (folder / "runs" / "plain" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_path, monkeypatch):
+    words = [words[0], str(tmp_path / "runs"), *words[2:]]
+    train, started = ablation.train, []
+
+    def interrupted(recipe):
+        started.append(Path(recipe.output_dir).name)
+        if len(started) == 2:
+            raise InterruptedRunError("A signal ended the run.")
+        return train(recipe)
+
+    monkeypatch.setattr(ablation, "train", interrupted)
+    assert ablation.main(words) == 130
+    assert started == ["plain", "simcut"]
+    assert (tmp_path / "runs" / "ablation.md").read_text().count("\n| ") == 1
+    monkeypatch.setattr(ablation, "train", train)
+    assert ablation.main(words) == 1
+    assert (tmp_path / "runs" / "further" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("runs: [", "cannot be read"),
+        ("runs: {a: {}}", "must have the keys `recipe`, a file, and `runs`"),
+        (
+            "recipe: recipe.yaml\nruns: {../a: {}}",
+            "must have a name for its folder and a mapping of keys, but has ../a",
+        ),
+        ("recipe: recipe.yaml\nruns: {a: 3}", "but has a: 3"),
+        ("recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}", "The run `a` in '{}': `--simcut_alfa` is no key"),
+        ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "two kinds of a second pass"),
+        ("recipe: missing.yaml\nruns: {a: {}}", "missing.yaml' cannot be read"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused_before_anything_is_trained(
+    ablation, words, folder, tmp_path, content, sentence, capsys
+):
+    path = folder / "bad.yaml"
+    path.write_text(content)
+    assert ablation.main([str(path), str(tmp_path / "runs"), *words[2:]]) == 1
+    said = capsys.readouterr().err
+    assert sentence.replace("{}", str(path)) in said and said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):
+    assert ablation.main([words[0], str(tmp_path / "runs"), *words[2:6]]) == 1
+    assert "`data.validation_source` is not given" in capsys.readouterr().err
