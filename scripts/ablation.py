@@ -3,6 +3,7 @@
 Run `python scripts/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and what each run of it changes:
 
     recipe: ../multi30k_en_de.yaml            # relative to the list
+    all: {max_steps: 1000}                    # for all runs; may be left out
     runs:
       plain: {}
       simcut: {simcut_alpha: 3}
@@ -49,14 +50,7 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
     Raises:
         ValueError: If the list, a run or a key is not as it must be.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"The list '{path}' cannot be read: {' '.join(str(error).split())}.") from None
-    if not isinstance(content, dict) or content.keys() != {"recipe", "runs"} or not isinstance(content["runs"], dict):
-        raise ValueError(
-            f"The list '{path}' must have the keys `recipe`, a file, and `runs`, a mapping of names to keys."
-        )
+    content = _list(path)
     recipes: dict[str, Recipe] = {}
     for name, keys in content["runs"].items():
         if not re.fullmatch(r"\w[\w.-]*", str(name)) or not isinstance(keys, dict):
@@ -65,14 +59,35 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             )
         if keys.get("init_from") in recipes:
             keys = {**keys, "init_from": str(output / keys["init_from"])}
+        keys = content["all"] | keys
         words = [word for key, value in keys.items() for word in (f"--{key}", _word(value))]
         place = ["--output_dir", str(output / name), "--resume", "true"]
         try:
-            recipe = load_recipe(path.parent / str(content["recipe"]), [*words, *overrides, *place])
+            recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
         except ValueError as error:
             raise ValueError(f"The run `{name}` in '{path}': {error}") from None
         recipes[name] = _scored_on_validation(recipe)
     return recipes
+
+
+def _list(path: Path) -> dict[str, Any]:
+    """The content of a list.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"The list '{path}' cannot be read: {' '.join(str(error).split())}.") from None
+    whole = {"all": {}, **content} if isinstance(content, dict) else {}
+    kinds = {"recipe": str, "all": dict, "runs": dict}
+    if whole.keys() != kinds.keys() or not all(isinstance(whole[key], kind) for key, kind in kinds.items()):
+        raise ValueError(
+            f"The list '{path}' must have the keys `recipe`, a file, `runs`, a mapping of names to keys, and perhaps `all`, keys for "
+            "all of them, and no other."
+        )
+    return whole
 
 
 def _word(value: Any) -> str:

@@ -39,7 +39,7 @@ def message(*args) -> str:
 
 
 def recipe_files(folder="."):
-    return [path for path in sorted((CONFIGURATION / folder).rglob("*.yaml")) if path.parent.name != "accelerate"]
+    return [path for path in sorted((CONFIGURATION / folder).rglob("*.yaml")) if path.parent.name not in ("accelerate", "ablations")]
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")

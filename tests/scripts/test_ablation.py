@@ -10,6 +10,8 @@ from vaswani_hf.evaluation.evaluate import evaluate_translator
 from vaswani_hf.training.run import InterruptedRunError
 from vaswani_hf.translation.translator import Translator
 
+ROOT = Path(__file__).parents[2]
+
 RECIPE = """
 output_dir: nowhere
 data: {source_language: en, target_language: de, max_length: 64}
@@ -23,9 +25,10 @@ decoding: {num_beams: 2}
 
 LIST = """
 recipe: recipe.yaml
+all: {seed: 3}
 runs:
   plain: {}
-  simcut: {simcut_alpha: 3.0, ema_decay: 0.5}
+  simcut: {simcut_alpha: 3.0, ema_decay: 0.5, seed: 2}
   impossible: {report_to: nothing_of_this_name}
   further: {init_from: simcut, max_steps: 2}
 """
@@ -67,7 +70,7 @@ def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
     assert first_time == 1
     lines = (folder / "runs" / "ablation.md").read_text().split("\n")
     assert [line.split(" | ")[0] for line in lines[2:6]] == ["| plain", "| simcut", "| impossible", "| further"]
-    assert "| simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
+    assert "| seed 2, simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
     assert "has not ended: `training.report_to`" in lines[4]
     assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
     assert (folder / "runs" / "ablation.png").read_bytes().startswith(b"\x89PNG")
@@ -114,7 +117,7 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
     ("content", "sentence"),
     [
         ("runs: [", "cannot be read"),
-        ("runs: {a: {}}", "must have the keys `recipe`, a file, and `runs`"),
+        ("runs: {a: {}}", "must have the keys `recipe`, a file, `runs`"),
         (
             "recipe: recipe.yaml\nruns: {../a: {}}",
             "must have a name for its folder and a mapping of keys, but has ../a",
@@ -139,3 +142,12 @@ def test_a_list_that_cannot_be_is_refused_before_anything_is_trained(
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):
     assert ablation.main([words[0], str(tmp_path / "runs"), *words[2:6]]) == 1
     assert "`data.validation_source` is not given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configuration" / "ablations").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_each_list_of_the_project_can_be_run(ablation, words, path, tmp_path):
+    recipes = ablation.planned_runs(path, tmp_path, words[2:])
+    assert len(recipes) > 1
+    assert len({ablation.changes(recipe, next(iter(recipes.values()))) for recipe in recipes.values()}) == len(recipes)
