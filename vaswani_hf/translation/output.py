@@ -83,9 +83,9 @@ def check_output(
         ValueError: If it is one of the inputs, by whatever name; a folder; in no folder; there already; or ends in .gz.
     """
     output = _identity(sys.stdout if path is None else path)
-    for option, source in inputs.items():
+    for name, source in inputs.items():
         if output is not None and output == _identity(sys.stdin if source is None else source):
-            names = "standard input" if source is None else f"`{option}`"
+            names = "standard input" if source is None else f"`{name}`"
             both = source if path is None else path
             what = "Standard output" if path is None else f"`{option}`"
             raise ValueError(f"{what} must be another file than {names}, but both are {both or 'the same file'}.")
