@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,75 +34,22 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    from .evaluation.bleu import check_tokenizer
-    from .evaluation.evaluate import evaluate_translator
-    from .translation.output import output_file, standard_output
-    from .translation.translator import Translator
+    from .evaluation.files import EvaluationJob, evaluate_files
 
-    scores, settings = standard_output(), _generate_arguments(arguments)
-    check_tokenizer(arguments.tokenize)
-    sources, references = _test_set(arguments)
-    remedy = "free space and run it again with another name"
-    with nullcontext() if arguments.output is None else output_file(arguments.output, remedy) as file:
-        results = evaluate_translator(
-            Translator.from_pretrained(_model(arguments), arguments.device, **_precision(arguments)),
-            sources,
-            references,
-            tokenize=arguments.tokenize,
-            lowercase=arguments.lowercase,
-            tokens_per_batch=arguments.tokens_per_batch,
-            repetition_guard=arguments.repetition_guard,
-            **settings,
+    if arguments.model is None and arguments.revision is not None:
+        raise ValueError("`--revision` is of the model before `--compare`; write others as user/name@revision.")
+    options = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard")}
+    names = ("source", "reference", "comet", "json", "output", "picture", "device")
+    evaluate_files(
+        EvaluationJob(
+            **{name: getattr(arguments, name) for name in names},
+            model=arguments.model and _model(arguments),
+            compare=tuple(arguments.compare or ()),
+            scoring={name: getattr(arguments, name) for name in ("tokenize", "lowercase", "split_compounds")},
+            precision=_precision(arguments),
+            options=options | _generate_arguments(arguments),
         )
-        translations = results.pop("translations")
-        text = json.dumps(results, indent=2) if arguments.json else _scores_as_text(results)
-        try:
-            # A full disk costs no scores.
-            scores.write(f"{text}\n".encode())
-        finally:
-            if file is not None:
-                file.write("".join(line + "\n" for line in translations).encode(errors="replace"))
-
-
-def _test_set(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Sources and references of files that no output is.
-
-    Raises:
-        ValueError: If a file is missing, empty or also an output, or they have not as many lines.
-    """
-    from .data.lines import read_lines
-    from .translation.output import check_output
-
-    inputs = {"--source": arguments.source, "--reference": arguments.reference}
-    for name, path in inputs.items():
-        if not Path(path).is_file():
-            raise ValueError(f"`{name}` must be an existing file, but is {path}.")
-    for output in {None, arguments.output}:
-        check_output(output, inputs)
-    sources, references = list(read_lines(arguments.source)), list(read_lines(arguments.reference))
-    if not sources:
-        raise ValueError(f"`--source` must have at least one line, but {arguments.source} is empty.")
-    if len(sources) != len(references):
-        raise ValueError(
-            f"{arguments.source} and {arguments.reference} must have equally many lines, but have {len(sources):,} and "
-            f"{len(references):,}."
-        )
-    return sources, references
-
-
-def _scores_as_text(results: dict[str, Any]) -> str:
-    return (
-        f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}\n"
-        f"chrF {results['chrf']:.2f}  {results['chrf_signature']}\n"
-        f"exact match {results['exact_match']:.2f} %\n"
-        f"perplexity per token {_number(results['perplexity'])}\n"
-        f"{results['sentences']:,} sentences in {results['seconds']:.1f} s, "
-        f"{results['sentences_per_second']:.1f} sentences/s"
     )
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
 
 
 def _translate(arguments: argparse.Namespace) -> None:
@@ -229,13 +176,13 @@ def _add_switch(parser: argparse.ArgumentParser, name: str, default: bool | None
     parser.add_argument(name, type=_yes_or_no, nargs="?", const=True, default=default, metavar="true|false", help=help)
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a checkpoint folder or a repository on the Hub")
+def _add_model(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    parser.add_argument("model", nargs=nargs, help="a checkpoint folder or a repository on the Hub")
     parser.add_argument("--revision", help="a branch, tag or commit of the repository, or refs/pr/N; main by default")
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser)
+def _add_model_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    _add_model(parser, nargs)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
     parser.add_argument(
         "--dtype",
@@ -306,17 +253,7 @@ def _parser() -> _Parser:
     )
     train.add_argument("recipe", help="a YAML file, such as configuration/numbers.yaml")
     _add_plan(commands)
-    evaluate = commands.add_parser("evaluate", help="score a model on a test set")
-    _add_model_options(evaluate)
-    _add_search_options(evaluate)
-    evaluate.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
-    evaluate.add_argument("--reference", required=True, help="their translations, line by line (plain or .gz)")
-    evaluate.add_argument(
-        "--tokenize", default="13a", help="sacreBLEU's tokenizer: 13a (default), intl, char, none, …"
-    )
-    evaluate.add_argument("--lowercase", action="store_true", help="compare without case")
-    evaluate.add_argument("--json", action="store_true", help="print JSON")
-    evaluate.add_argument("--output", help="a file for the translations")
+    _add_evaluate(commands)
     _add_translate(commands)
     _add_score(commands)
     export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
@@ -350,6 +287,35 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--mean_length", type=_positive, help="the mean length of a sentence to assume (32 tokens)")
     plan.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_evaluate(commands: Any) -> None:
+    evaluate = commands.add_parser("evaluate", help="score a model, or translations, on a test set; compare several")
+    # A comparison can name all its systems itself.
+    _add_model_options(evaluate, "?")
+    _add_search_options(evaluate)
+    evaluate.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
+    evaluate.add_argument("--reference", required=True, help="their translations, line by line (plain or .gz)")
+    evaluate.add_argument(
+        "--compare",
+        nargs="+",
+        metavar="SYSTEM",
+        help="compare these with MODEL, or with the first of them: checkpoints (folders, user/name or user/name@revision) or "
+        "files of translations, one per line; significance by sacrebleu, scores by source length",
+    )
+    evaluate.add_argument("--picture", help="a new .png for the comparison: BLEU by source length")
+    evaluate.add_argument(
+        "--tokenize", default="13a", help="sacreBLEU's tokenizer: 13a (default), intl, char, none, …"
+    )
+    evaluate.add_argument("--lowercase", action="store_true", help="compare without case")
+    evaluate.add_argument(
+        "--split_compounds",
+        action="store_true",
+        help="split words at hyphens, for BLEU as published for WMT 2014 English-German, which is not sacreBLEU's",
+    )
+    evaluate.add_argument("--comet", metavar="MODEL", help="score by comet-score too, such as Unbabel/wmt22-comet-da")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.add_argument("--output", help="a file for the translations of one model")
 
 
 def _add_score(commands: Any) -> None:

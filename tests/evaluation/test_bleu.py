@@ -4,13 +4,14 @@ import importlib.util
 import json
 import math
 import multiprocessing
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 import vaswani_hf.evaluation.bleu
-from vaswani_hf.evaluation.bleu import TranslationMetric, exact_match_by, score_translations
+from vaswani_hf.evaluation.bleu import TranslationMetric, exact_match_by, score_translations, split_compounds
 
 PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
 REFERENCES = [
@@ -210,3 +211,55 @@ def test_unknown_tokenizers_are_refused_with_the_known_ones(metric):
             call()
         assert str(caught.value).startswith(f"`tokenize` must be one of {known}, ")
         assert str(caught.value).endswith(", but is '14a'.")
+
+
+COMPOUNDS = [
+    ("rich-text format", "rich ##AT##-##AT## text format"),
+    # A hyphen by itself, at an end, or two in a row.
+    ("a - b -c d- -", "a - b -c d- -"),
+    ("x--y", "x ##AT##-##AT## -y"),
+    # A match takes its letters with it, and the next one begins behind them.
+    ("a-b-c", "a ##AT##-##AT## b-c"),
+    ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
+    # For perl a letter that is no ASCII is two characters.
+    ("a-ö-c", "a ##AT##-##AT## ö ##AT##-##AT## c"),
+    ("\u00a0-\u2003", "\u00a0 ##AT##-##AT## \u2003"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), COMPOUNDS)
+def test_compounds_are_split_as_by_hand(text, expected):
+    assert split_compounds(text) == expected
+
+
+def test_compounds_are_split_as_perl_splits_them():
+    if shutil.which("perl") is None:
+        pytest.skip("perl, by which the published scores were prepared, is not installed")
+    text = "\n".join(text for text, _ in COMPOUNDS) + "\n"
+    command = ["perl", "-ple", r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"]
+    finished = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+    assert finished.stdout.decode() == "".join(f"{expected}\n" for _, expected in COMPOUNDS)
+
+
+def test_compound_split_bleu_is_that_of_text_split_after_tokenization():
+    predictions = ["Das rich-text-Format (1-2) ist da.", "Ein Ja-Wort, sagte sie."]
+    references = ["Das rich-Text-Format (1-2) war da.", "Ein Ja-Wort sagte sie."]
+    tokenized = [
+        [
+            "Das rich ##AT##-##AT## text ##AT##-##AT## Format ( 1 - 2 ) ist da .",
+            "Ein Ja ##AT##-##AT## Wort , sagte sie .",
+        ],
+        [
+            "Das rich ##AT##-##AT## Text ##AT##-##AT## Format ( 1 - 2 ) war da .",
+            "Ein Ja ##AT##-##AT## Wort sagte sie .",
+        ],
+    ]
+    for options in ({}, {"lowercase": True}):
+        scores = score_translations(predictions, references, split_compounds=True, **options)
+        plain = score_translations(*tokenized, tokenize="none", **options)
+        assert scores["bleu"] == pytest.approx(plain["bleu"])
+        assert scores["chrf"] == score_translations(predictions, references, **options)["chrf"]
+        assert "|tok:13a+split_compounds|" in scores["bleu_signature"]
+        assert "is not sacreBLEU's" in scores["bleu_note"]
+    assert "bleu_note" not in score_translations(predictions, references)

@@ -6,6 +6,7 @@ which is constructed directly, not loaded from the Hub. `score_translations` nee
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,60 @@ else:
     _MetricBase = evaluate.Metric
     _missing = None
 
+# perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' of tensor2tensor's get_ende_bleu.sh, for which text is bytes: two hyphens
+# around one letter are both split if the letter is no ASCII.
+_COMPOUND = re.compile(rb"(\S)-(\S)")
+SPLIT_COMPOUNDS_NOTE = (
+    "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the published scores of "
+    "WMT 2014 English-German; compare it only with tokenized, compound-split scores such as the paper's 27.3 and 28.4."
+)
+
+
+def split_compounds(text: str) -> str:
+    """A tokenized text with the hyphens within words set apart: "rich-text" becomes "rich ##AT##-##AT## text".
+
+    Args:
+        text (str): Tokens separated by spaces.
+    """
+    return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
+
+
+class CompoundSplitBLEU(BLEU):
+    """BLEU of tokenized, compound-split text; the signature names a tokenizer that sacreBLEU does not have.
+
+    Args:
+        tokenize (str): The tokenizer of `sacrebleu` that comes before the split.
+        lowercase (bool): Ignore case.
+    """
+
+    def __init__(self, tokenize: str, lowercase: bool):
+        # Text that ends in " ." is tokenized on purpose here.
+        super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
+        tokenizer = self.tokenizer
+        # An instance's callable, which sacreBLEU calls for hypotheses and references alike.
+        self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
+        self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
+
+
+def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dict[str, BLEU | CHRF]:
+    """The metrics of a corpus: "bleu" and "chrf".
+
+    Args:
+        tokenize (str): As in `score_translations`.
+        lowercase (bool): As in `score_translations`.
+        split_compounds (bool): As in `score_translations`; chrF knows no words.
+
+    Raises:
+        ValueError: If `tokenize` is unknown.
+    """
+    check_tokenizer(tokenize)
+    # Text that is tokenized already is what "none" is for; sacrebleu would advise against it each time.
+    plain = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    return {
+        "bleu": CompoundSplitBLEU(tokenize, lowercase) if split_compounds else plain,
+        "chrf": CHRF(lowercase=lowercase),
+    }
+
 
 def score_translations(
     predictions: Sequence[str],
@@ -29,6 +84,7 @@ def score_translations(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    split_compounds: bool = False,
 ) -> dict[str, float | str]:
     """The scores of a corpus and the signatures under which to report them.
 
@@ -41,23 +97,23 @@ def score_translations(
         tokenize (str): The tokenizer of `sacrebleu` for BLEU; "13a" is that of the WMT evaluations. The first use of
             "spm" and of the names with a number after "flores" or "spBLEU" downloads a model.
         lowercase (bool): Ignore case, in all three scores.
+        split_compounds (bool): Set hyphens within words apart after tokenization, for BLEU alone, as the published scores
+            of WMT 2014 English-German do, which tokenize by Moses; such a BLEU is not sacreBLEU's.
 
     Returns:
         dict[str, float | str]: "bleu" and "chrf", both from 0 to 100; "exact_match", the percentage of translations
-            that equal a reference; "brevity_penalty" of BLEU, from 0 to 1; "bleu_signature" and "chrf_signature".
+            that equal a reference; "brevity_penalty" of BLEU, from 0 to 1; "bleu_signature" and "chrf_signature"; and with
+            `split_compounds` "bleu_note", a sentence that says what this BLEU is.
 
     Raises:
         TypeError: If `predictions` or `references` is not a list, or a prediction not a string.
         ValueError: If there are no predictions, if there are not as many references, if a translation has no reference,
             or if `tokenize` is unknown.
     """
-    check_tokenizer(tokenize)
+    bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
     # sacrebleu wants one list per reference number, with None where a translation has fewer references than others.
     references_by_number = list(itertools.zip_longest(*reference_lists))
-    # Text that is tokenised already is what "none" is for; sacrebleu would advise against it in each validation.
-    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-    chrf = CHRF(lowercase=lowercase)
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
     return {
@@ -67,6 +123,7 @@ def score_translations(
         "brevity_penalty": bleu_score.bp,
         "bleu_signature": str(bleu.get_signature()),
         "chrf_signature": str(chrf.get_signature()),
+        **({"bleu_note": SPLIT_COMPOUNDS_NOTE} if split_compounds else {}),
     }
 
 

@@ -62,6 +62,7 @@ def evaluate_translator(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    split_compounds: bool = False,
     tokens_per_batch: int = 4096,
     **generate_kwargs: Any,
 ) -> dict[str, Any]:
@@ -73,6 +74,7 @@ def evaluate_translator(
         references (list): Their translations.
         tokenize (str): sacreBLEU's tokenizer.
         lowercase (bool): Compare without case.
+        split_compounds (bool): As in `score_translations`.
         tokens_per_batch (int): Source positions of a batch, padding included (tokens).
         **generate_kwargs: Options of `Translator.translate`, such as those of `generate`.
 
@@ -93,16 +95,21 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    translated = translator.translate(sources, tokens_per_batch=tokens_per_batch, **generate_kwargs)
-    translations = list(_with_progress(translated, len(sources)))
+    translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **generate_kwargs)
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
     if not math.isfinite(nats):
         _refuse_broken(translator, sources, references)
-    # A corpus line may end in spaces, which are no part of the sentence.
-    scores = score_translations(translations, [r.strip() for r in references], tokenize=tokenize, lowercase=lowercase)
+    scores = score_translations(
+        translations,
+        # A corpus line may end in spaces, which are no part of the sentence.
+        [reference.strip() for reference in references],
+        tokenize=tokenize,
+        lowercase=lowercase,
+        split_compounds=split_compounds,
+    )
     return {
         **scores,
         "loss": nats / tokens if tokens else None,
@@ -114,18 +121,29 @@ def evaluate_translator(
     }
 
 
+def translate_test_set(translator: Translator, sources: list[str], what: str = "", **options: Any) -> list[str]:
+    """The translations of a test set, with progress and the time left on a terminal.
+
+    Args:
+        translator (Translator): The model and its tokenizers.
+        sources (list): Sentences.
+        what (str): What to name beside the progress, where several systems translate.
+        **options: Options of `Translator.translate`.
+    """
+    from tqdm.auto import tqdm
+
+    translated = translator.translate(sources, **options)
+    description = f"translating {what}".strip()
+    # disable=None: no bar where stderr is no terminal.
+    bar = tqdm(translated, total=len(sources), unit=" sentences", desc=description, disable=None, leave=False)
+    return list(bar)
+
+
 def _refuse_broken(translator: Translator, sources: list[str], references: list[str]) -> None:
     """Score pair by pair those that the perplexity is of, which raises where logits are not finite."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))
-
-
-def _with_progress(items: Iterable[str], total: int) -> Iterable[str]:
-    from tqdm.auto import tqdm
-
-    # disable=None: no bar where stderr is no terminal.
-    return tqdm(items, total=total, unit=" sentences", desc="translating", disable=None, leave=False)
 
 
 def _reference_batches(

@@ -68,35 +68,38 @@ def standard_output() -> LineOutput:
     return LineOutput(sys.stdout.buffer, "Standard output", "free space, or send it elsewhere")
 
 
-def check_output(path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None) -> None:
+def check_output(
+    path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None, option: str = "--output"
+) -> None:
     """Refuse an output that would overwrite something, or cannot be written.
 
     Args:
         path (str, optional): The file; None for standard output.
         inputs (Mapping): The files that are read, by the names of their options; None for standard input.
         resume (bool, optional): True if the file is continued where it exists; None where there is no such option.
+        option (str): The option that names the output, for errors.
 
     Raises:
         ValueError: If it is one of the inputs, by whatever name; a folder; in no folder; there already; or ends in .gz.
     """
     output = _identity(sys.stdout if path is None else path)
-    for option, source in inputs.items():
+    for name, source in inputs.items():
         if output is not None and output == _identity(sys.stdin if source is None else source):
-            names = "standard input" if source is None else f"`{option}`"
+            names = "standard input" if source is None else f"`{name}`"
             both = source if path is None else path
-            what = "Standard output" if path is None else "`--output`"
+            what = "Standard output" if path is None else f"`{option}`"
             raise ValueError(f"{what} must be another file than {names}, but both are {both or 'the same file'}.")
     if path is None:
         return
     if Path(path).is_dir():
-        raise ValueError(f"`--output` must be a file, but '{path}' is a folder.")
+        raise ValueError(f"`{option}` must be a file, but '{path}' is a folder.")
     if not Path(path).absolute().parent.is_dir():
-        raise ValueError(f"`--output` must be in an existing folder, but is {path}.")
+        raise ValueError(f"`{option}` must be in an existing folder, but is {path}.")
     if os.path.lexists(path) and not resume:
         way = "give another name" if resume is None else "continue it with `--resume` or give another name"
-        raise ValueError(f"`--output` must be a new file, but {path} exists; {way}.")
+        raise ValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
     if path.endswith(".gz"):
-        raise ValueError(f"`--output` is written as it is and must not end in .gz, but is {path}.")
+        raise ValueError(f"`{option}` is written as it is and must not end in .gz, but is {path}.")
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
@@ -109,12 +112,13 @@ def _identity(file: Any) -> tuple[int, int] | None:
 
 
 @contextmanager
-def output_file(path: str, remedy: str) -> Iterator[LineOutput]:
+def output_file(path: str, remedy: str, option: str = "--output") -> Iterator[LineOutput]:
     """A file to write to, behind what it has; an empty one goes if there is an error.
 
     Args:
         path (str): The file.
         remedy (str): How to go on after an error.
+        option (str): The option that names the file, for errors.
 
     Yields:
         LineOutput: The file.
@@ -125,7 +129,7 @@ def output_file(path: str, remedy: str) -> Iterator[LineOutput]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     except OSError as error:
-        raise OutputError(f"`--output` {path} cannot be written ({error.strerror}); give another name.") from None
+        raise OutputError(f"`{option}` {path} cannot be written ({error.strerror}); give another name.") from None
     with open(descriptor, "ab", buffering=0) as file:
         try:
             yield LineOutput(file, path, remedy)  # type: ignore[arg-type]

@@ -1,0 +1,205 @@
+"""Comparisons of systems: p-values against slow definitions, buckets against direct scores, few sentences, the picture."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import vaswani_hf.evaluation.comparison as comparison
+from vaswani_hf.evaluation.bleu import score_translations
+from vaswani_hf.evaluation.comparison import check_comparable, compare_systems, comparison_as_text, length_buckets
+from vaswani_hf.evaluation.comparison_picture import comparison_picture
+
+WORDS = [f"w{number}" for number in range(30)]
+DIFFERING = 12
+
+
+def noisy(sentence, kept, chance):
+    return " ".join(word if chance.random() < kept else chance.choice(WORDS) for word in sentence.split())
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Sources, references, and the translations of two systems that differ in the first twelve sentences."""
+    chance = random.Random(5)
+    references = [" ".join(chance.choices(WORDS, k=length)) for length in [9, 12, 25, 14, 60, 33] * 5]
+    worse = [noisy(sentence, 0.8, chance) for sentence in references]
+    better = [noisy(sentence, 0.86, chance) for sentence in references[:DIFFERING]] + worse[DIFFERING:]
+    assert sum(map(str.__ne__, worse, better)) == DIFFERING
+    # A source with one word more than its reference.
+    return [f"the {sentence}" for sentence in references], references, {"worse": worse, "better": better}
+
+
+@pytest.fixture
+def few_samples(monkeypatch):
+    monkeypatch.setattr(comparison, "RESAMPLES", 50)
+    monkeypatch.setattr(comparison, "TRIALS", 50)
+
+
+@pytest.fixture(scope="module")
+def results(texts):
+    sources, references, systems = texts
+    return compare_systems(systems, sources, references, tokenize="none")
+
+
+def statistics_of(hypotheses, references):
+    """[sentences, 10]: lengths of both, and for each n matching and all n-grams."""
+    rows = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        row = [len(hypothesis.split()), len(reference.split())]
+        for n in range(1, 5):
+            grams = [
+                Counter(zip(*(text.split()[i:] for i in range(n)), strict=False)) for text in (hypothesis, reference)
+            ]
+            row += [(grams[0] & grams[1]).total(), grams[0].total()]
+        rows.append(row)
+    return np.array(rows)
+
+
+def bleu(sums):
+    """Papineni et al. (2002), for each row of summed statistics; these texts have matches of each length."""
+    assert (sums > 0).all()
+    precision = np.exp(np.log(sums[..., 2::2] / sums[..., 3::2]).mean(-1))
+    return 100 * precision * np.exp(np.minimum(0, 1 - sums[..., 1] / sums[..., 0]))
+
+
+def test_randomization_equals_the_enumeration_of_all_exchanges(texts, results):
+    _, references, systems = texts
+    worse, better = (statistics_of(systems[name], references) for name in ("worse", "better"))
+    masks = np.array(list(itertools.product([0, 1], repeat=DIFFERING)))
+    masks = np.pad(masks, ((0, 0), (0, len(references) - DIFFERING)))
+    differences = np.abs(bleu(masks @ worse + (1 - masks) @ better) - bleu(masks @ better + (1 - masks) @ worse))
+    observed = abs(bleu(worse.sum(0)) - bleu(better.sum(0)))
+    exact = (differences >= observed - 1e-9).mean()
+    assert 0.01 < exact < 0.6
+    found = results["systems"][1]["bleu"]
+    assert found["score"] == pytest.approx(bleu(better.sum(0)))
+    # Four standard deviations of 10,000 trials.
+    assert found["p_randomization"] == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 10_000) + 2e-3)
+
+
+def test_bootstrap_and_interval_equal_resampling_with_the_same_sentences_for_both(texts, results):
+    _, references, systems = texts
+    worse, better = (statistics_of(systems[name], references) for name in ("worse", "better"))
+    chance, samples = random.Random(1), []
+    for _ in range(4000):
+        indices = chance.choices(range(len(references)), k=len(references))
+        samples.append((bleu(worse[indices].sum(0)), bleu(better[indices].sum(0))))
+    samples = np.array(samples)
+    differences = np.abs(samples[:, 1] - samples[:, 0])
+    observed = bleu(better.sum(0)) - bleu(worse.sum(0))
+    expected = (differences - differences.mean() > observed).mean()
+    rows = results["systems"]
+    assert 0.01 < expected < 0.6
+    assert rows[1]["bleu"]["p_bootstrap"] == pytest.approx(expected, abs=0.05)
+    # The interval is as wide as that of percentiles, around the mean.
+    for row, scores in zip(rows, samples.T, strict=True):
+        ends = np.percentile(scores, [2.5, 97.5])
+        half = (ends[1] - ends[0]) / 2
+        assert row["bleu"]["confidence_interval"] == pytest.approx(
+            [scores.mean() - half, scores.mean() + half], abs=0.15 * half
+        )
+
+
+def test_buckets_have_the_direct_scores_of_their_sentences(texts, results):
+    sources, references, systems = texts
+    assert [bucket["words"] for bucket in results["lengths"]] == ["0-10", "11-20", "21-30", "31-40", "51+"]
+    for bucket, (least, most) in zip(
+        results["lengths"], [(0, 10), (11, 20), (21, 30), (31, 40), (51, 99)], strict=True
+    ):
+        chosen = [number for number, source in enumerate(sources) if least <= len(source.split()) <= most]
+        assert bucket["sentences"] == len(chosen)
+        for row in bucket["systems"]:
+            ours = [systems[row["system"]][number] for number in chosen]
+            direct = score_translations(ours, [references[number] for number in chosen], tokenize="none")
+            assert row["bleu"]["score"] == pytest.approx(direct["bleu"])
+            assert row["chrf"]["score"] == pytest.approx(direct["chrf"])
+            assert (row["bleu"]["confidence_interval"] is None) == (len(chosen) < 10)
+
+
+@pytest.mark.parametrize(("num_words", "name"), [(0, "0-10"), (10, "0-10"), (11, "11-20"), (50, "41-50"), (51, "51+")])
+def test_the_bucket_of_a_length(num_words, name):
+    assert length_buckets(["x " * num_words]) == {name: [0]}
+
+
+def test_signatures_name_both_tests(results):
+    assert "|bs:1000|ar:10000|seed:12345|" in results["bleu_signature"]
+    assert "tok:none" in results["bleu_signature"]
+    assert "|bs:1000|ar:10000|seed:12345|" in results["chrf_signature"]
+
+
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, number, few_samples):
+    # sacrebleu would say of one sentence that its difference is significant.
+    sources, references, systems = texts
+    few = {name: translations[:number] for name, translations in systems.items()}
+    found = compare_systems(few, sources[:number], references[:number])
+    assert found["systems"][1]["differing_sentences"] == number
+    for key in ("bleu", "chrf"):
+        scores = found["systems"][1][key]
+        direct = score_translations(few["better"], references[:number])[key]
+        assert scores["score"] == pytest.approx(direct)
+        assert (scores["confidence_interval"], scores["p_bootstrap"], scores["p_randomization"]) == (None, None, None)
+    assert found["notes"] == [
+        f"better differs from the baseline in {number} translations; p-values need 10 that differ.",
+        f"Intervals need 10 sentences, but there are {number}.",
+    ]
+
+
+def test_equal_translations_are_not_called_significantly_different(texts, few_samples):
+    sources, references, systems = texts
+    found = compare_systems({"one": systems["worse"], "other": systems["worse"]}, sources, references)
+    scores = found["systems"][1]["bleu"]
+    assert scores["confidence_interval"] is not None
+    assert (scores["p_bootstrap"], scores["p_randomization"]) == (None, None)
+
+
+def test_an_empty_system_scores_nothing(texts, few_samples):
+    sources, references, systems = texts
+    found = compare_systems({"worse": systems["worse"], "empty": [""] * len(sources)}, sources, references)
+    assert found["systems"][1]["bleu"]["score"] == found["systems"][1]["chrf"]["score"] == 0
+
+
+def test_the_tables_show_all_systems_and_scores(results):
+    lines = comparison_as_text(results).split("\n")
+    cells = {line.split()[0]: line.split() for line in lines[:4]}
+    row = results["systems"][1]["bleu"]
+    low, high = row["confidence_interval"]
+    numbers = [f"{row['score']:.2f}", f"{low:.2f}", "to", f"{high:.2f}"]
+    assert cells["better"] == ["better", *numbers, f"{row['p_bootstrap']:.4f}", f"{row['p_randomization']:.4f}"]
+    assert cells["worse"][:2] == ["worse", "(baseline)"] and len(cells["worse"]) == 6
+    assert lines[3] == results["bleu_signature"]
+    first = results["lengths"][0]
+    scores = [f"{row['chrf']['score']:.2f}" for row in first["systems"]]
+    table = lines[lines.index("chrF by words of the source") :]
+    assert table[1].split() == ["words", "sentences", "worse", "better"]
+    assert table[2].split() == [first["words"], str(first["sentences"]), *scores]
+
+
+def test_a_picture_takes_any_name_and_is_the_same_twice(results):
+    renamed = {**results, "systems": [{**row, "system": f"_$\\{row['system']}$"} for row in results["systems"]]}
+    picture = comparison_picture(renamed)
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    assert picture == comparison_picture(renamed)
+    assert picture != comparison_picture(results)
+
+
+def test_too_many_sentences_are_refused_before_memory_is_full():
+    check_comparable(20_000)
+    with pytest.raises(ValueError) as error:
+        check_comparable(20_001)
+    assert str(error.value) == (
+        "`--compare` takes at most 20,000 sentences, beyond which the tests would need gigabytes of memory, but `--source` "
+        "has 20,001; take a sample."
+    )
+
+
+@pytest.mark.parametrize("seed", ["0", "-1", "x", ""])
+def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    with pytest.raises(ValueError) as error:
+        check_comparable(3)
+    assert str(error.value) == f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}."

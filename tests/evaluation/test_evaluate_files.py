@@ -1,0 +1,246 @@
+"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, COMET by a stand-in, and bad input."""
+
+import json
+import stat
+import sys
+
+import pytest
+
+import vaswani_hf.evaluation.comparison as comparison
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.evaluation.bleu import SPLIT_COMPOUNDS_NOTE, score_translations
+from vaswani_hf.translation.translator import Translator
+
+SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
+REFERENCES = ["eins zwei drei-vier eins zwei"] * 6 + ["vier drei zwei eins"] * 6
+TRANSLATIONS = {
+    "a": REFERENCES[:3] + ["eins zwei"] * 9,
+    "b": [f"{line} drei" for line in REFERENCES],
+}
+# What comet-score writes: a list for each file, by the name that it was given.
+STAND_IN = """#!{python}
+import json, sys
+arguments = sys.argv[1:]
+files = arguments[arguments.index("-t") + 1 : arguments.index("--model")]
+if arguments[arguments.index("--model") + 1] == "no/model":
+    sys.exit("Traceback ...\\nKeyError: 'Model no/model not supported by COMET.'")
+lines = [open(file, encoding="utf-8").read().split("\\n")[:-1] for file in files]
+scores = {{file: [{{"mt": line, "COMET": len(line) / 100}} for line in own] for file, own in zip(files, lines)}}
+if arguments[arguments.index("--model") + 1] == "half/model":
+    scores = {{file: own[1:] for file, own in scores.items()}}
+print("stdout of comet-score")
+json.dump(scores, open(arguments[arguments.index("--to_json") + 1], "w"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch):
+    monkeypatch.setattr(comparison, "RESAMPLES", 50)
+    monkeypatch.setattr(comparison, "TRIALS", 50)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    files = {"source": SOURCES, "reference": [f"{line} " for line in REFERENCES], **TRANSLATIONS, "short": ["eins"]}
+    for name, lines in files.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def comet(folder, monkeypatch):
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "comet-score"
+    command.write_text(STAND_IN.format(python=sys.executable))
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tiny_model, tmp_path_factory):
+    tokenizer = train_tokenizer(["one two three four five", "eins zwei drei vier"], 280, model_max_length=40)
+    folders = {}
+    for name, fields in (("first", {}), ("second", {"encoder_layers": 1})):
+        folders[name] = tmp_path_factory.mktemp(name)
+        tiny_model(vocab_size=len(tokenizer), tie_word_embeddings=False, **fields).save_pretrained(folders[name])
+        save_tokenizers(tokenizer, tokenizer, folders[name])
+    return {name: str(path) for name, path in folders.items()}
+
+
+@pytest.fixture
+def evaluate(folder, capfdbinary):
+    """Runs the command on the test set; gives back exit code, standard output and standard error."""
+
+    def run(*options):
+        code = main(["evaluate", *options, "--source", "source", "--reference", "reference"])
+        sys.stdout.flush()
+        out, errors = capfdbinary.readouterr()
+        return code, out.decode(), errors.decode()
+
+    return run
+
+
+def test_the_baseline_is_the_model_or_the_first_to_compare_and_nothing_is_left_to_chance(evaluate):
+    code, out, _ = evaluate("a", "--compare", "b", "--json")
+    assert code == 0
+    assert evaluate("--compare", "a", "b", "--json")[1] == out
+    found = json.loads(out)
+    assert found["baseline"] == "a" and found["sentences"] == 12
+    for row in found["systems"]:
+        direct = score_translations(TRANSLATIONS[row["system"]], REFERENCES)
+        assert row["bleu"]["score"] == pytest.approx(direct["bleu"])
+        assert row["chrf"]["score"] == pytest.approx(direct["chrf"])
+    assert 0 < found["systems"][1]["bleu"]["p_bootstrap"] < 1
+    assert 0 < found["systems"][1]["chrf"]["p_randomization"] < 1
+
+
+def test_checkpoints_and_files_are_compared_with_the_same_options(evaluate, checkpoints, folder):
+    first, second = checkpoints.values()
+    options = ["--max_new_tokens", "6", "--num_beams", "2", "--tokenize", "none", "--device", "cpu"]
+    code, out, errors = evaluate(first, "--compare", second, "b", *options, "--json", "--picture", "picture.png")
+    assert code == 0, errors
+    rows = {row["system"]: row for row in json.loads(out)["systems"]}
+    assert list(rows) == [first, second, "b"]
+    for name in (first, second):
+        translations = list(Translator.from_pretrained(name).translate(SOURCES, max_new_tokens=6, num_beams=2))
+        direct = score_translations(translations, REFERENCES, tokenize="none")
+        assert rows[name]["chrf"]["score"] == pytest.approx(direct["chrf"])
+        assert direct["chrf"] > 0
+    assert rows[first]["chrf"] != rows[second]["chrf"]
+    assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_of_translations_is_scored_alone(evaluate):
+    code, out, _ = evaluate("a")
+    direct = score_translations(TRANSLATIONS["a"], REFERENCES)
+    assert code == 0
+    assert out == (
+        f"BLEU {direct['bleu']:.2f}  {direct['bleu_signature']}\nchrF {direct['chrf']:.2f}  {direct['chrf_signature']}\n"
+        "exact match 25.00 %\n12 sentences\n"
+    )
+
+
+@pytest.mark.parametrize("systems", [["b"], ["a", "--compare", "b"]])
+def test_split_compounds_are_another_score_that_says_so(evaluate, systems):
+    code, out, _ = evaluate(*systems, "--split_compounds")
+    assert code == 0
+    assert SPLIT_COMPOUNDS_NOTE in out and "tok:13a+split_compounds" in out
+    other = evaluate(*systems)[1]
+    assert "split" not in other
+    assert (
+        score_translations(TRANSLATIONS["b"], REFERENCES, split_compounds=True)["bleu"]
+        > 1 + (score_translations(TRANSLATIONS["b"], REFERENCES)["bleu"])
+    )
+
+
+def test_comet_is_asked_for_all_systems_at_once(evaluate, comet):
+    code, out, _ = evaluate("a", "--compare", "b", "--comet", "some/model", "--json")
+    assert code == 0
+    found = json.loads(out)
+    for row in found["systems"]:
+        lines = TRANSLATIONS[row["system"]]
+        assert row["comet"]["score"] == pytest.approx(sum(map(len, lines)) / len(lines) / 100)
+    assert found["comet_model"] == "some/model"
+    assert found["lengths"][0]["systems"][0]["comet"] == found["systems"][0]["comet"]
+    code, out, _ = evaluate("b", "--comet", "some/model")
+    assert f"COMET {found['systems'][1]['comet']['score']:.4f}  some/model\n" in out
+    assert "COMET by words of the source" in evaluate("a", "--compare", "b", "--comet", "some/model")[1]
+
+
+def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet):
+    code, out, errors = evaluate("a", "--comet", "no/model")
+    assert code == 1
+    assert out.startswith("BLEU ") and "COMET" not in out
+    assert errors == (
+        "vaswani: comet-score failed with 'no/model' (exit code 1: KeyError: 'Model no/model not supported by COMET.'); "
+        "check that the model exists, can be downloaded or is a .ckpt file, or leave out `--comet`.\n"
+    )
+    code, _, errors = evaluate("a", "--comet", "half/model")
+    assert code == 1
+    assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update it.\n"
+
+
+def test_a_comet_model_that_cannot_be_had_is_known_before_a_model_translates(
+    evaluate, comet, checkpoints, monkeypatch
+):
+    monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **__: pytest.fail("The model was loaded."))
+    code, out, errors = evaluate(checkpoints["first"], "--comet", "no/model")
+    assert (code, out) == (1, "")
+    assert errors.startswith("vaswani: comet-score failed with 'no/model'")
+
+
+def test_without_its_command_comet_is_refused_with_the_remedy(evaluate, monkeypatch, folder):
+    monkeypatch.setenv("PATH", str(folder))
+    assert evaluate("a", "--comet", "some/model") == (
+        1,
+        "",
+        "vaswani: `--comet` needs the command comet-score, which is not on PATH; install it in an environment of its own, with "
+        "`pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`.\n",
+    )
+
+
+def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
+    assert evaluate("a", "--comet", "no.ckpt")[2] == (
+        "vaswani: `--comet` must be user/name on the Hub or an existing .ckpt file, but is no.ckpt.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`."),
+        (
+            ["--compare", "a"],
+            "`--compare` must have two systems or more, but there is only a; name another one, or leave out `--compare`.",
+        ),
+        (["a", "--compare", "b", "./a"], "`--compare` must have different systems, but ./a is there twice."),
+        (["a", "--compare", "short"], "source and short must have equally many lines, but have 12 and 1."),
+        (["short"], "source and short must have equally many lines, but have 12 and 1."),
+        (["a", "--compare", "bad"], "bad must be UTF-8 text, but line 2 is not."),
+        (["a", "--compare", "."], "'.' holds no checkpoint: it has no config.json."),
+        (
+            ["a", "--compare", "../x/y/z"],
+            "'../x/y/z' is no file of translations; as a checkpoint: `model` must be a checkpoint folder or user/name on the "
+            "Hub, but is '../x/y/z'.",
+        ),
+        (
+            ["--compare", "a", "b", "--revision", "v1"],
+            "`--revision` is of the model before `--compare`; write others as user/name@revision.",
+        ),
+        (["a", "--compare", "b", "--tokenize", "13b"], "`tokenize` must be one of "),
+        (
+            ["a", "--output", "new"],
+            "`--output` is for translations of a model, but a is a file of translations; leave it out.",
+        ),
+        (
+            ["a", "--compare", "b", "--output", "new"],
+            "`--output` is for the translations of one model; with `--compare` write those of each by `vaswani translate "
+            "--output`, and compare the files.",
+        ),
+        (["a", "--picture", "new.png"], "`--picture` shows a comparison and must come with `--compare`."),
+        (["a", "--compare", "b", "--picture", "new.pdf"], "`--picture` must end in .png, but is new.pdf."),
+        (
+            ["a", "--compare", "b", "--picture", "old.png"],
+            "`--picture` must be a new file, but old.png exists; give another name.",
+        ),
+        (
+            ["a", "--compare", "b", "--picture", "no/new.png"],
+            "`--picture` must be in an existing folder, but is no/new.png.",
+        ),
+        (
+            ["a", "--compare", *[f"system{number}" for number in range(8)], "--picture", "new.png"],
+            "`--picture` shows at most 8 systems, but there are 9; leave some out.",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, options, sentence):
+    (folder / "bad").write_bytes(b"eins\n\xff\n")
+    (folder / "old.png").write_bytes(b"old")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    code, out, errors = evaluate(*options)
+    assert (code, out) == (1, "")
+    assert errors.startswith(f"vaswani: {sentence}") and errors.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -1,0 +1,132 @@
+"""COMET by its own command, `comet-score`, in a process and an environment of its own.
+
+unbabel-comet wants transformers below 5 and numpy below 2, which this package cannot run with, so that no extra could
+install it beside this package. A model of COMET is a pickle, which runs what its publisher wrote into it when it is loaded:
+that happens in the process of `comet-score`, with the rights of the user.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+COMMAND = "comet-score"
+
+
+class CometError(ValueError):
+    """COMET scores that cannot be had; the message is a sentence."""
+
+
+def check_comet(model: str) -> None:
+    """Refuse COMET where its command or its checkpoint is missing.
+
+    Args:
+        model (str): As in `comet_scores`.
+
+    Raises:
+        CometError: If there is no command `comet-score`, or a file is named that does not exist.
+    """
+    if shutil.which(COMMAND) is None:
+        raise CometError(
+            f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of its own, with "
+            "`pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
+        )
+    if model.endswith(".ckpt") and not Path(model).is_file():
+        raise CometError(f"`--comet` must be user/name on the Hub or an existing .ckpt file, but is {model}.")
+
+
+def comet_scores(
+    model: str,
+    systems: Mapping[str, Sequence[str]],
+    sources: Sequence[str],
+    references: Sequence[str],
+    device: str | None = None,
+) -> dict[str, list[float]]:
+    """The COMET score of each sentence of each system; that of a system is their mean.
+
+    Args:
+        model (str): A model such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
+        systems (Mapping): The translations of each system, by its name.
+        sources (Sequence): Sentences.
+        references (Sequence): Their references.
+        device (str, optional): "cpu" keeps COMET from the GPU; it takes one where there is one by default.
+
+    Returns:
+        dict: The scores of each system, by its name.
+
+    Raises:
+        CometError: If the command fails, as it does if the model cannot be had, or writes something else.
+    """
+    check_comet(model)
+    with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
+        folder = Path(name)
+        _write(folder / "source", sources)
+        _write(folder / "reference", references)
+        files = [str(folder / f"system{number}") for number in range(len(systems))]
+        for file, translations in zip(files, systems.values(), strict=True):
+            _write(Path(file), translations)
+        num_gpus = 1 if torch.cuda.is_available() and not (device or "").startswith("cpu") else 0
+        command = [
+            COMMAND,
+            "-s",
+            str(folder / "source"),
+            "-r",
+            str(folder / "reference"),
+            "-t",
+            *files,
+            "--model",
+            model,
+        ]
+        _run(
+            [*command, "--gpus", str(num_gpus), "--only_system", "--to_json", str(folder / "scores.json")],
+            model,
+            folder,
+        )
+        scores = _read(folder / "scores.json", files, len(sources))
+    return dict(zip(systems, scores, strict=True))
+
+
+def _write(path: Path, texts: Sequence[str]) -> None:
+    # The command also ends lines at carriage returns.
+    path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
+
+
+def _run(command: list[str], model: str, folder: Path) -> None:
+    # Its bars are for a terminal; elsewhere, and after an error, its last line is enough.
+    shows = sys.stderr is not None and sys.stderr.isatty()
+    environment = os.environ | {"PYTHONUTF8": "1"}
+    with open(folder / "log", "wb") as log:
+        errors = None if shows else log
+        finished = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors, env=environment)
+    if finished.returncode:
+        lines = (folder / "log").read_text(encoding="utf-8", errors="replace").split("\n")
+        last = next(
+            (line.strip() for line in reversed(lines) if line.strip()), "it says why above" if shows else "no word"
+        )
+        raise CometError(
+            f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {last[:300]}); check that the model exists, can "
+            "be downloaded or is a .ckpt file, or leave out `--comet`."
+        )
+
+
+def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
+    """The scores of each file.
+
+    Raises:
+        CometError: If the command has written no scores, or not one for each sentence.
+    """
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CometError(f"{COMMAND} has written no scores; update it, or leave out `--comet`.") from None
+    if any(len(system) != num_sentences for system in scores):
+        raise CometError(f"{COMMAND} has not scored each of the {num_sentences:,} sentences; update it.")
+    return scores
