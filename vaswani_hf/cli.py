@@ -356,7 +356,7 @@ def _parser() -> _Parser:
 
 
 def _add_recipe_command(commands: Any, name: str, help: str, example: str) -> argparse.ArgumentParser:
-    keys = "Any key of the recipe that is no option of this command can follow as --key value."
+    keys = "Any other key of the recipe can follow as --key value."
     command = commands.add_parser(name, help=help, epilog=keys, allow_abbrev=False)
     command.add_argument("recipe", help=f"a YAML file, such as configuration/{example}")
     return command
@@ -377,10 +377,9 @@ def _add_plan(commands: Any) -> None:
 
 
 def _add_distill(commands: Any) -> None:
-    what = "translate the training sources of a recipe with a teacher, for a student to train on"
-    distill = _add_recipe_command(commands, "distill", what, "multi30k_en_de.yaml")
-    names = "a checkpoint (folder, user/name or user/name@revision), or several of one vocabulary, which translate together"
-    distill.add_argument("--teacher", nargs="+", required=True, metavar="MODEL", help=names)
+    distill = _add_recipe_command(commands, "distill", "pairs of a teacher, for a student to train on", "numbers.yaml")
+    teachers = "a checkpoint (as for translate), or several of one vocabulary, whose probabilities are averaged"
+    distill.add_argument("--teacher", nargs="+", required=True, metavar="MODEL", help=teachers)
     distill.add_argument("--output", required=True, help="a new file of JSON lines (.jsonl), for --train_pairs")
     distill.add_argument("--num_return_sequences", type=_positive, help="translations of each sentence (1)")
     _add_switch(distill, "--keep_references", False, "write the real pairs too (false)")

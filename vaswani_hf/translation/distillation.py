@@ -25,7 +25,7 @@ from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..recipe.published import last_part
 from ..recipe.schema import DataSection, Recipe
-from .ctranslate2_files import MODEL_FILE
+from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, json_line, named, translations_from, with_progress
 from .output import check_output, output_file
 from .scoring import Translation
@@ -53,6 +53,10 @@ class DistillationJob(Job):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.engine == "ctranslate2" and self.ensemble:
+            raise ValueError(
+                f"`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is {len(self.teachers)}."
+            )
         if not self.output.endswith(".jsonl"):
             raise ValueError(
                 f"`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is {self.output}."
@@ -99,17 +103,18 @@ def distill(job: DistillationJob) -> str:
         record["dataset_revision"] = data.dataset_revision
     pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
     done, end = _kept(job, pairs) if exists else (0, 0)
-    if exists:
-        os.truncate(job.output, end)
-    num_sources, num_pairs = _write(job, pairs, None if end else record, done)
-    if end == num_pairs == 0:
-        raise ValueError("`data`, train split: it must hold a sentence to translate, but all are empty.")
-    return f"{num_pairs:,}{' more' if end else ''} pairs of {num_sources:,} sentences are in '{job.output}'"
+    counts = _write(job, pairs, None if end else record, done, end)
+    left_out = counts["sentences"] - counts["used"]
+    more = " more" if done else ""
+    none = f"; {left_out:,} of the sentences or their translations are empty" if left_out else ""
+    return f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{job.output}'{none}"
 
 
 def _folder_of(teacher: str, engine: str) -> Path:
-    # What is for CTranslate2 is a folder, and what is wrong with another one is said when it is loaded.
-    return Path(teacher) if engine == "ctranslate2" else checkpoint_folder(teacher, option="--teacher")
+    if engine != "ctranslate2":
+        return checkpoint_folder(teacher, option="--teacher")
+    CTranslate2Files.read(Path(teacher))
+    return Path(teacher)
 
 
 def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
@@ -123,7 +128,7 @@ def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))["data"] if path else {}
         recorded = (data["source_language"], data["target_language"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        print(f"vaswani: the languages of '{teacher}' are not recorded, and were not compared", file=sys.stderr)
+        print(f"'{teacher}' has no record of its languages, which are not compared with the recipe's", file=sys.stderr)
         return
     if recorded == job.languages:
         return
@@ -214,14 +219,18 @@ def _kept(job: DistillationJob, pairs: Iterable[dict[str, str]]) -> tuple[int, i
             source = next((source for number, source in sources if number == last), None)
         if source is None or row.get("translation", {}).get(job.languages[0]) != source:
             raise ValueError(
-                f"Line {line:,} of {job.output} has another source than the training pair {last:,} of the recipe; continue it "
+                f"Line {line:,} of {job.output} has another source than the training pair {last} of the recipe; continue it "
                 "with the recipe that it was begun with, or give another name."
             )
     return last - 1, end
 
 
-def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done: int) -> tuple[int, int]:
-    """Writes the pairs behind those that are done, the first line with the record, and counts sources and pairs."""
+def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done: int, end: int) -> dict[str, int]:
+    """Writes the pairs behind those that are done and behind this byte of the output, the first line with the record.
+
+    Raises:
+        ValueError: If there is nothing to write.
+    """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -230,19 +239,25 @@ def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done
                 waiting.append((number, pair))
             yield Request(pair["source"])
 
-    num_sources = num_pairs = 0
+    counts = {"sentences": 0, "used": 0, "pairs": 0}
     total = len(pairs) if isinstance(pairs, Dataset) else None
     remedy = "free space and go on with `--resume`"
     with output_file(job.output, remedy) as file, closing(translations_from(job, requests(), done)) as translations:
         new = named(translations, "the training split", done)
         for translation in with_progress(new, "distilling", total, done, to_file=True):
+            if not counts["sentences"]:
+                # Not before there is something in place of what is cut off.
+                os.truncate(job.output, end)
             number, pair = waiting.popleft()
-            rows = [{"translation": texts, "pair": number} for texts in _texts(job, pair, translation)]
+            rows: list[dict[str, Any]] = [{"translation": of, "pair": number} for of in _texts(job, pair, translation)]
             if rows and record is not None:
                 rows[0]["distillation"], record = record, None
             file.write(b"".join(map(json_line, rows)))
-            num_sources, num_pairs = num_sources + bool(rows), num_pairs + len(rows)
-    return num_sources, num_pairs
+            for name, count in (("sentences", 1), ("used", bool(rows)), ("pairs", len(rows))):
+                counts[name] += count
+        if record is not None:
+            raise ValueError("`data`, train split: it must hold sentences to translate, but none gives a pair.")
+    return counts
 
 
 def _texts(job: DistillationJob, pair: dict[str, str], translation: str | Translation) -> list[dict[str, str]]:
