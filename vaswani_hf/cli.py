@@ -33,6 +33,19 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
     print(json.dumps(plan, indent=2) if arguments.json else plan_as_text(plan))
 
 
+def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    from .recipe import load_recipe
+    from .translation.distillation import DistillationJob, distill
+    from .translation.translator import TranslationOptions
+
+    of_search = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard", "on_error")}
+    options = TranslationOptions.of(**of_search, **_generate_arguments(arguments))
+    names = ("output", "keep_references", "resume", "workers", "engine", "device", "dtype", "quantization")
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    recipe, (first, *others) = load_recipe(arguments.recipe, overrides), arguments.teacher
+    print(distill(DistillationJob(recipe=recipe, model=first, ensemble=tuple(others), options=options, **given)))
+
+
 def _evaluate(arguments: argparse.Namespace) -> None:
     from .evaluation.files import EvaluationJob, evaluate_files
 
@@ -183,6 +196,10 @@ def _add_model(parser: argparse.ArgumentParser, nargs: str | None = None) -> Non
 
 def _add_model_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     _add_model(parser, nargs)
+    _add_computing_options(parser)
+
+
+def _add_computing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; a GPU where there is one by default")
     parser.add_argument(
         "--dtype",
@@ -234,6 +251,16 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     _add_switch(parser, "--repetition_guard", False, "translate once more what has fallen into a loop (false)")
 
 
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=("torch", "ctranslate2"),
+        default="torch",
+        help="ctranslate2: the model is what `vaswani export --format ctranslate2` wrote",
+    )
+    parser.add_argument("--workers", type=_positive, default=1, help="processes on the CPU (1)")
+
+
 def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     _add_switch(parser, "--do_sample", None, "draw translations instead of searching the best")
     parser.add_argument("--temperature", type=float, help="of sampling: above 1 more varied, below 1 less")
@@ -245,14 +272,9 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 def _parser() -> _Parser:
     parser = _Parser(prog="vaswani", description="Train, evaluate and use translation models.")
     commands = parser.add_subparsers(dest="command", required=True)
-    train = commands.add_parser(
-        "train",
-        help="train from a recipe",
-        epilog="Any key of the recipe can follow as --key value.",
-        allow_abbrev=False,
-    )
-    train.add_argument("recipe", help="a YAML file, such as configuration/numbers.yaml")
+    _add_recipe_command(commands, "train", "train from a recipe", "numbers.yaml")
     _add_plan(commands)
+    _add_distill(commands)
     _add_evaluate(commands)
     _add_translate(commands)
     _add_score(commands)
@@ -270,14 +292,16 @@ def _parser() -> _Parser:
     return parser
 
 
+def _add_recipe_command(commands: Any, name: str, help: str, example: str) -> argparse.ArgumentParser:
+    keys = "Any other key of the recipe can follow as --key value."
+    command = commands.add_parser(name, help=help, epilog=keys, allow_abbrev=False)
+    command.add_argument("recipe", help=f"a YAML file, such as configuration/{example}")
+    return command
+
+
 def _add_plan(commands: Any) -> None:
-    plan = commands.add_parser(
-        "plan",
-        help="what a recipe will cost: parameters, operations, memory, tokens, hours; nothing is read or downloaded",
-        epilog="Any key of the recipe can follow as --key value.",
-        allow_abbrev=False,
-    )
-    plan.add_argument("recipe", help="a YAML file, such as configuration/wmt14/base_en_de.yaml")
+    what = "what a recipe will cost: parameters, operations, memory, tokens, hours; nothing is read or downloaded"
+    plan = _add_recipe_command(commands, "plan", what, "wmt14/base_en_de.yaml")
     rate = plan.add_mutually_exclusive_group()
     rate.add_argument("--hardware", help="hours on eight GPUs of the paper's: K80, K40, M40 or P100")
     rate.add_argument(
@@ -316,6 +340,20 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument("--comet", metavar="MODEL", help="score by comet-score too, such as Unbabel/wmt22-comet-da")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument("--output", help="a file for the translations of one model")
+
+
+def _add_distill(commands: Any) -> None:
+    distill = _add_recipe_command(commands, "distill", "pairs of a teacher, for a student to train on", "numbers.yaml")
+    teachers = "a checkpoint (as for translate), or several of one vocabulary, whose probabilities are averaged"
+    distill.add_argument("--teacher", nargs="+", required=True, metavar="MODEL", help=teachers)
+    distill.add_argument("--output", required=True, help="a new file of JSON lines (.jsonl), for --train_pairs")
+    distill.add_argument("--num_return_sequences", type=_positive, help="translations of each sentence (1)")
+    _add_switch(distill, "--keep_references", False, "write the real pairs too (false)")
+    _add_switch(distill, "--resume", False, "go on where an --output that exists breaks off")
+    _add_computing_options(distill)
+    _add_search_options(distill)
+    _add_engine_options(distill)
+    _add_on_error(distill)
 
 
 def _add_score(commands: Any) -> None:
@@ -389,13 +427,7 @@ def _add_translate(commands: Any) -> None:
     translate.add_argument(
         "--window", type=_positive, help="lines read before they are translated (1000; 1 at a terminal)"
     )
-    translate.add_argument(
-        "--engine",
-        choices=("torch", "ctranslate2"),
-        default="torch",
-        help="ctranslate2: MODEL is what `vaswani export --format ctranslate2` wrote",
-    )
-    translate.add_argument("--workers", type=_positive, default=1, help="processes on the CPU (1)")
+    _add_engine_options(translate)
     _add_switch(translate, "--stream", False, "show each translation while it comes about, greedily")
 
 
@@ -410,7 +442,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     _fill_closed_streams()
     arguments, rest = _parser().parse_known_args(argv)
-    with_overrides = {"train": _train, "plan": _plan}
+    with_overrides = {"train": _train, "plan": _plan, "distill": _distill}
     if rest and arguments.command not in with_overrides:
         arguments.parser.refuse(rest)
     commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export, "push": _push}

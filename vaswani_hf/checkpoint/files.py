@@ -54,6 +54,19 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
     return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
 
 
+def recipe_file(folder: Path) -> Path | None:
+    """The recipe that the run of a checkpoint has recorded.
+
+    Args:
+        folder (Path): The checkpoint, which may be a numbered one in the folder of its run.
+
+    Returns:
+        Path: The file; None where there is none.
+    """
+    places = [folder, folder.absolute().parent] if folder.name.startswith("checkpoint-") else [folder]
+    return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
+
+
 def step_of(checkpoint: Path) -> int:
     """The optimizer step that a checkpoint was saved after.
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, weight_files
+from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, RECIPE_FILE, weight_files
 from .hub import HubError, explained, with_retries
 from .tokenizers import read_json_object
 
@@ -46,7 +46,7 @@ def checkpoint_folder(
     if found is None:
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
     repo_id, revision = found.group(1), found.group(2) or revision
-    files = [*CHECKPOINT_FILES, ADAPTER_FILE]
+    files = [*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE]
     try:
         with explained():
             folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)

@@ -5,10 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.files import TOKENIZER_FILES, new_folder
+from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.pretrained_vaswani import check_tokenizers
+from ..recipe import load_recipe
+from ..recipe.published import published_recipe
 
 FORMATS = ("marian", "ctranslate2", "onnx")
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16")
@@ -45,7 +47,9 @@ def export(
         if format == "ctranslate2":
             from .ctranslate2 import export_ctranslate2
 
-            return export_ctranslate2(model, tokenizers, folder, quantization)
+            compared = export_ctranslate2(model, tokenizers, folder, quantization)
+            _write_recipe(checkpoint_folder(model_name_or_path), folder)
+            return compared
         from .onnx import export_onnx
 
         return export_onnx(model, tokenizers, folder)
@@ -77,6 +81,18 @@ def require(format: str) -> None:
         raise ValueError(
             f"The format {format!r} needs more libraries; `pip install vaswani_hf[{format}]` brings them."
         )
+
+
+def _write_recipe(checkpoint: Path, folder: Path) -> None:
+    """Writes the recipe of a checkpoint as others may see it, by which `vaswani distill` knows the languages of a teacher."""
+    path = recipe_file(checkpoint)
+    try:
+        recipe = load_recipe(path) if path else None
+    except ValueError:
+        # Another version of the package has recorded it, and an export need not know its languages.
+        return
+    if recipe is not None:
+        write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
 def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:

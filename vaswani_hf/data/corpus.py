@@ -216,7 +216,7 @@ def load_corpus(
         Corpus: Ready to train on.
     """
     train_text, validation_text, test_text = (
-        _naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
+        naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
     )
     if new_tokenizers:
         write_tokenizers(tokenizer, train_text, data.max_length, folder)
@@ -226,7 +226,7 @@ def load_corpus(
     for split, pairs in (("train", train_text), ("validation", validation_text)):
         prepared[split] = None
         if pairs is not None:
-            prepared[split], reports[split] = _naming_the_split(
+            prepared[split], reports[split] = naming_the_split(
                 split,
                 prepare_pairs,
                 pairs,
@@ -257,7 +257,18 @@ def load_corpus(
     )
 
 
-def _naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """What a call gives; its error names the split.
+
+    Args:
+        split (str): "train", "validation" or "test".
+        function (Callable): It reads or prepares the split.
+        *args: Its arguments.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        ValueError: In place of what it raises for missing files and bad text.
+    """
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:

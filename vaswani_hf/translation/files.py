@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -26,23 +26,16 @@ MOST_WARNINGS = 20
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 
 
-@dataclass(frozen=True)
-class TranslationJob:
-    """The work of one `vaswani translate`; its options have the same names.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The model at work for a command, on which engine, and in how many processes; its options have the same names.
 
     Attributes:
         model (str): A checkpoint folder or a repository on the Hub.
         options (TranslationOptions): How to translate.
         device (str): None for a GPU where there is one.
         ensemble (tuple): More checkpoints.
-        text (str): One text in place of a file.
-        input (str): A file; None for standard input.
-        output (str): A file; None for standard output.
-        input_format (str): "text" or "json".
-        json (bool): JSON lines are written.
-        resume (bool): An output that is there is continued.
         workers (int): Processes.
-        stream (bool): Each translation is shown while it comes about.
         engine (str): "torch", or "ctranslate2" for a folder that was exported for it.
         dtype (str): As `Translator.from_pretrained` takes it; for the engine "torch".
         quantization (str): As `Translator.from_pretrained` takes it; for the engine "torch".
@@ -52,19 +45,54 @@ class TranslationJob:
     options: TranslationOptions
     device: str | None = None
     ensemble: tuple[str, ...] = ()
+    workers: int = 1
+    engine: str = "torch"
+    dtype: str | None = None
+    quantization: str | None = None
+
+    def __post_init__(self):
+        if self.workers > 1 and self.device not in (None, "cpu"):
+            raise ValueError("`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.")
+
+    @property
+    def skips(self) -> bool:
+        """True if a bad line costs no other."""
+        return self.options.on_error == "skip"
+
+    def loader(self) -> Callable[..., Translator]:
+        """What loads the translator, in this process or in others."""
+        load: Callable[..., Translator] = Translator.from_pretrained
+        if self.engine == "ctranslate2":
+            from .ctranslate2 import load_ctranslate2_translator as load
+        device = "cpu" if self.workers > 1 else self.device
+        precision = {"dtype": self.dtype, "quantization": self.quantization}
+        return functools.partial(load, self.model, device, ensemble=self.ensemble, **precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationJob(Job):
+    """The work of one `vaswani translate`; its options have the same names.
+
+    Attributes:
+        text (str): One text in place of a file.
+        input (str): A file; None for standard input.
+        output (str): A file; None for standard output.
+        input_format (str): "text" or "json".
+        json (bool): JSON lines are written.
+        resume (bool): An output that is there is continued.
+        stream (bool): Each translation is shown while it comes about.
+    """
+
     text: str | None = None
     input: str | None = None
     output: str | None = None
     input_format: str = "text"
     json: bool = False
     resume: bool = False
-    workers: int = 1
     stream: bool = False
-    engine: str = "torch"
-    dtype: str | None = None
-    quantization: str | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         refused = {
             "`--text` and `--input` must not both be given.": self.text is not None and self.input is not None,
             "`--input_format json` must come with a file or standard input, not with `--text`.": (
@@ -75,9 +103,6 @@ class TranslationJob:
             ),
             "`--resume` must come with `--output`, the file that is continued.": self.resume and not self.output,
             "`--resume` continues a file and must come without `--text`.": self.resume and self.text is not None,
-            "`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.": (
-                self.workers > 1 and self.device not in (None, "cpu")
-            ),
             "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time.": (
                 self.stream and (self.json or self.output is not None or self.workers > 1)
             ),
@@ -101,11 +126,6 @@ class TranslationJob:
         """What is read, for errors."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
-    @property
-    def skips(self) -> bool:
-        """True if a bad line costs no other."""
-        return self.options.on_error == "skip"
-
 
 def translate_file(job: TranslationJob) -> None:
     """Translate the texts of a job, and say on stderr how fast it went.
@@ -113,34 +133,47 @@ def translate_file(job: TranslationJob) -> None:
     Args:
         job (TranslationJob): The work.
     """
-    loader: Callable[..., Translator] = Translator.from_pretrained
-    if job.engine == "ctranslate2":
-        from .ctranslate2 import load_ctranslate2_translator as loader
-    device = "cpu" if job.workers > 1 else job.device
-    precision = {"dtype": job.dtype, "quantization": job.quantization}
-    load = functools.partial(loader, job.model, device, ensemble=job.ensemble, **precision)
     if job.stream:
-        _stream(load(), job)
+        _stream(job.loader()(), job)
         return
+    with _output(job) as (file, done), closing(translations_from(job, _requests(job), done)) as translations:
+        new = named(translations, job.place, done)
+        if job.text is None:
+            total = count_lines(job.input, job.skips) if job.input is not None else None
+            new = with_progress(new, "translating", total, done, to_file=job.output is not None)
+        for translation in new:
+            file.write(_line_of(translation, job))
+
+
+def translations_from(job: Job, requests: Iterable[Request | BadLine], done: int) -> Generator[Any, None, None]:
+    """The translations of the requests behind the first ones; to be closed, which ends other processes.
+
+    Args:
+        job (Job): The work.
+        requests (Iterable): All of it.
+        done (int): How many have their translations already.
+
+    Yields:
+        str or Translation: One for each of the others.
+    """
     options = job.options
     if job.workers > 1 and options.seed is None:
         # With a seed windows begin where they would for one process, so that they are drawn from the same numbers.
         options = replace(options, window=-(-options.window // job.workers))
-    with _output(job) as (file, done):
-        # Windows begin where they did before, so that the translations are the same to the last digit.
-        begin = done - done % options.window
-        translations = _translations(job, load, options, begin)
-        with closing(translations):  # type: ignore[type-var]
-            new = _named(islice(translations, done - begin, None), job.place, done)
-            if job.text is None:
-                total = count_lines(job.input, job.skips) if job.input is not None else None
-                new = _with_progress(new, "translating", total, done, to_file=job.output is not None)
-            for translation in new:
-                file.write(_line_of(translation, job))
+    # Windows begin where they did before, so that the translations are the same to the last digit.
+    begin = done - done % options.window
+    translations = _translations(job, requests, options, begin)
+    with closing(translations):  # type: ignore[type-var]
+        yield from islice(translations, done - begin, None)
 
 
-def _named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
+def named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
     """The translations; the line of an error is named, and those that are skipped are named and counted on stderr.
+
+    Args:
+        translations (Iterator): Translations of lines.
+        place (str): Where the lines stand.
+        done (int): The number of lines before the first one.
 
     Yields:
         str or Translation: Each translation.
@@ -178,15 +211,13 @@ def _at_line(number: int, place: str, error: str) -> str:
     return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
 
-def _translations(
-    job: TranslationJob, load: Callable[..., Translator], options: TranslationOptions, begin: int
-) -> Iterator[Any]:
+def _translations(job: Job, requests: Iterable[Any], options: TranslationOptions, begin: int) -> Iterator[Any]:
     """The translations from the request with the index `begin` on.
 
     The first requests of all decide on a dtype that is open, so that it is one for all processes and for a run that is
     continued.
     """
-    requests: Any = _requests(job)
+    load: Any = job.loader()
     if job.workers == 1 or job.dtype == "auto":
         translator = load()
         requests = translator.settled(requests, job.options)
@@ -199,12 +230,20 @@ def _translations(
 
 def _line_of(translation: str | Translation, job: TranslationJob) -> bytes:
     if job.json:
-        line = json.dumps(_as_json(translation), ensure_ascii=False)
-    else:
-        line = translation if isinstance(translation, str) else translation.text
-        # A text of JSON lines may have line breaks; the output has one line for each.
-        line = line if job.text is not None else " ".join(line.split("\n"))
+        return json_line(_as_json(translation))
+    line = translation if isinstance(translation, str) else translation.text
+    # A text of JSON lines may have line breaks; the output has one line for each.
+    line = line if job.text is not None else " ".join(line.split("\n"))
     return line.encode("utf-8", errors="replace") + b"\n"
+
+
+def json_line(record: dict[str, Any]) -> bytes:
+    """A record as a line of JSON lines.
+
+    Args:
+        record (dict): As JSON has it.
+    """
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
 
 
 def _as_json(translation: str | Translation) -> dict[str, Any]:
@@ -307,10 +346,17 @@ def _request_of_json(line: str, place: str) -> Request:
     return Request(row["text"], prefix, tuple(phrases))
 
 
-def _with_progress(
+def with_progress(
     items: Iterable[Any], what: str, total: int | None, done: int = 0, to_file: bool = False
 ) -> Iterator[Any]:
     """The items, with a bar where stderr is a terminal, and at the end a line that says how fast they came.
+
+    Args:
+        items (Iterable): One for each sentence.
+        what (str): The work, in one word.
+        total (int, optional): How many there are with those that are done; None if nobody knows.
+        done (int): Those before the first one.
+        to_file (bool): True if they are not shown on standard output.
 
     Yields:
         Any: Each item.
@@ -360,7 +406,7 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
         for number, request in enumerate(translator.settled(requests, replace(job.options, window=1)), 1)
         for line in line_by_line([request], number, shown, lambda shown: shown, job.skips)
     )
-    for _ in _named(lines, job.place, 0):
+    for _ in named(lines, job.place, 0):
         _show("\n")
 
 
@@ -428,7 +474,7 @@ def score_files(job: ScoringJob) -> None:
     precision = {"dtype": job.dtype, "quantization": job.quantization}
     translator = Translator.from_pretrained(job.model, job.device, ensemble=job.ensemble, **precision)
     scored: Any = translator.score(_texts(job.source), _texts(job.target), **job.options)  # type: ignore[arg-type]
-    for translation in _with_progress(_named(scored, f"{job.source} and {job.target}", 0), "scoring", num_lines[0]):
+    for translation in with_progress(named(scored, f"{job.source} and {job.target}", 0), "scoring", num_lines[0]):
         output.write(_score_line(translation, job.json).encode("utf-8") + b"\n")
 
 

@@ -169,12 +169,13 @@ class Translator(TranslationEngine):
             if texts is not None or name == "lines":
                 _refuse_one_text(name, texts)
         requests: Any = _requests(lines, target_prefixes, must_contain)
-        return self.translate_requests(requests, TranslationOptions.of(**options))
+        chosen = TranslationOptions.of(**options)
+        return self.translate_requests(requests, replace(chosen, return_scores=_gives_records(chosen)))
 
     def translate_requests(
         self, requests: Iterable[Request], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Translations in the order of the requests.
+        """Translations in the order of the requests; several of a text have no scores unless the options ask for them.
 
         Args:
             requests (Iterable): Texts with the constraints of their translations; a `BadLine` for one that cannot be
@@ -185,10 +186,7 @@ class Translator(TranslationEngine):
         Yields:
             str or Translation: One for each.
         """
-        config = options.generate.get("generation_config")
-        numbers = (options.generate.get("num_return_sequences"), getattr(config, "num_return_sequences", None))
-        gives_records = options.is_scored or (next(filter(None, numbers), None) or 1) > 1
-        options = replace(options, return_scores=gives_records)
+        gives_records = _gives_records(options)
         for translations in self.translations(self.settled(requests, options), options, first_line):
             is_record = gives_records or translations[0].error
             yield with_alternatives(translations) if is_record else translations[0].text
@@ -359,6 +357,13 @@ class Translator(TranslationEngine):
     def _joined(self, parts: Sequence[Translation], separators: list[str]) -> Translation:
         """The translation of a text from those of its segments."""
         return join_translations(parts, separators)
+
+
+def _gives_records(options: TranslationOptions) -> bool:
+    """True if a text gives a `Translation` and not a str."""
+    config = options.generate.get("generation_config")
+    numbers = (options.generate.get("num_return_sequences"), getattr(config, "num_return_sequences", None))
+    return options.is_scored or (next(filter(None, numbers), None) or 1) > 1
 
 
 def _skips(on_error: str) -> bool:

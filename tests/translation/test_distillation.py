@@ -1,0 +1,326 @@
+"""`vaswani distill`: the pairs of a teacher, runs that are killed and continued, what is refused, README's commands."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.convert.export import export
+from vaswani_hf.data.corpus import load_split
+from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
+from vaswani_hf.translation.distillation import DistillationJob, distill
+from vaswani_hf.translation.translator import TranslationOptions, Translator
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+output_dir: {folder}/checkpoints/numbers
+data: {{source_language: en, target_language: de, corpus: numbers, numbers_train_size: 60, max_length: 64}}
+tokenizer: {{vocab_size: 280}}
+model:
+  {{d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+    encoder_ffn_dim: 32, decoder_ffn_dim: 32, dropout: 0.0}}
+training: {{max_steps: 4, learning_rate_factor: 0.5, source_tokens_per_batch: 512, target_tokens_per_batch: 512, warmup_steps: 20}}
+decoding: {{max_length_b: 10}}
+"""
+OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; take another teacher, or {}."
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """The folder of a run that has learned little, so that its translations are not the references."""
+    folder = tmp_path_factory.mktemp("teacher")
+    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        train(
+            load_recipe(
+                folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]
+            )
+        )
+    return folder / "checkpoints" / "numbers"
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """The recipe of the teacher, as a file."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.format(folder=tmp_path), encoding="utf-8")
+    return path
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_back(recipe: Path, path: Path) -> list[tuple[str, str]]:
+    data = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(path)]).data
+    return [(pair["source"], pair["target"]) for pair in load_split(data, "train", 1)]
+
+
+def corpus(recipe: Path) -> list[tuple[str, str]]:
+    return [(pair["source"], pair["target"]) for pair in load_split(load_recipe(recipe).data, "train", 1)]
+
+
+def test_pairs_are_those_of_the_translator(vaswani, teacher, recipe, tmp_path):
+    output = tmp_path / "distilled.jsonl"
+    code, out, _ = vaswani("distill", recipe, "--teacher", teacher, "--output", output)
+    assert (code, out) == (0, f"60 pairs from 60 sentences are in '{output}'\n")
+    sources, references = zip(*corpus(recipe), strict=True)
+    translations = list(Translator.from_pretrained(str(teacher), "cpu").translate(sources))
+    assert read_back(recipe, output) == list(zip(sources, translations, strict=True))
+    assert set(translations) - set(references)
+    first, second = rows_of(output)[:2]
+    assert second == {"translation": {"en": sources[1], "de": translations[1]}, "pair": 2}
+    # The record names no folder of this machine.
+    assert re.fullmatch("numbers sha256:[0-9a-f]{16}", *first["distillation"].pop("teachers"))
+    assert first["distillation"] == {"languages": ["en", "de"], "keep_references": False, "engine": "torch"}
+
+
+def test_several_translations_of_an_ensemble_with_the_references(vaswani, teacher, recipe, tmp_path):
+    output, names = tmp_path / "distilled.jsonl", [str(teacher / "checkpoint-80"), str(teacher)]
+    options = ["--num_return_sequences", 3, "--num_beams", 5, "--keep_references", "--workers", 2]
+    code, _, sentence = vaswani("distill", recipe, "--teacher", *names, "--output", output, *options)
+    assert code == 0, sentence
+    translator, expected = Translator.from_pretrained(names[0], "cpu", ensemble=names[1:]), []
+    pairs = corpus(recipe)
+    found = translator.translate([source for source, _ in pairs], num_return_sequences=3, num_beams=5)
+    for (source, reference), best in zip(pairs, found, strict=True):
+        texts = [best.text, *(other.text for other in best.alternatives), reference]
+        expected += [(source, text) for text in dict.fromkeys(texts)]
+    assert read_back(recipe, output) == expected
+    assert len(expected) > 180 and rows_of(output)[0]["distillation"]["num_return_sequences"] == 3
+
+
+def test_empty_sides(vaswani, teacher, recipe, tmp_path):
+    lines = [("", "null"), ("seven", None), ("two", "zwei"), (" ", "")]
+    pairs = tmp_path / "train.jsonl"
+    pairs.write_text("".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in lines))
+    output, given = tmp_path / "distilled.jsonl", ["--corpus", "null", "--train_pairs", pairs]
+    code, out, _ = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", output, "--keep_references")
+    assert (
+        code == 0
+        and "from 4 sentences" in out
+        and out.endswith("; 2 of the sentences or their translations are empty\n")
+    )
+    seven, two = Translator.from_pretrained(str(teacher), "cpu").translate(["seven", "two"])
+    assert read_back(recipe, output) == [("seven", seven), ("two", two), ("two", "zwei")]
+    # With nothing else there is no file.
+    pairs.write_text(json.dumps({"translation": {"en": " ", "de": "zwei"}}) + "\n")
+    code, _, sentence = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl")
+    assert code == 1 and sentence.endswith("it must hold sentences to translate, but none gives a pair.")
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJob:
+    options = TranslationOptions.of(window=4, num_return_sequences=2)
+    loaded = load_recipe(recipe, ["--numbers_train_size", "11"])
+    return DistillationJob(
+        model=str(teacher), device="cpu", recipe=loaded, options=options, output=str(output), **given
+    )
+
+
+def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(teacher, recipe, tmp_path):
+    output = tmp_path / "distilled.jsonl"
+    distill(job_of(teacher, recipe, output))
+    whole = output.read_bytes()
+    ends = [match.end() for match in re.finditer(b"\n", whole)]
+    assert len(ends) == 22
+    # In the first line, between two pairs, between the two of a sentence, in a line, and behind the last one.
+    for size in (0, 5, ends[0], ends[1], ends[8], ends[8] + 9, ends[13] - 1, ends[-2], ends[-1]):
+        output.write_bytes(whole[:size])
+        distill(job_of(teacher, recipe, output, resume=True))
+        assert output.read_bytes() == whole, size
+
+
+KILLED = """
+import os, signal, sys
+from vaswani_hf.cli import main
+from vaswani_hf.translation.output import LineOutput
+write, calls = LineOutput.write, []
+def fatal(self, line):
+    calls.append(line)
+    if len(calls) == 20:
+        write(self, line[:30])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, line)
+LineOutput.write = fatal
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_goes_on(vaswani, python, teacher, recipe, tmp_path):
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    words = [str(word) for word in ("distill", recipe, "--teacher", teacher, "--device", "cpu", "--output")]
+    assert vaswani(*words, whole)[0] == 0
+    killed = subprocess.run([python, "-c", KILLED, *words, str(output)], capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(output.read_bytes()) < len(whole.read_bytes()) and not output.read_bytes().endswith(b"\n")
+    code, out, sentence = vaswani(*words, output, "--resume")
+    assert code == 0, sentence
+    assert out == f"42 more pairs from 42 more sentences are in '{output}'\n"
+    assert output.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--num_return_sequences", "2"], "`num_return_sequences` left out, and cannot be continued with 2; "),
+        (["--keep_references"], "`keep_references` false, and cannot be continued with true; "),
+        (["--teacher", "{teacher}/checkpoint-80"], "was begun with `teachers` numbers sha256:"),
+        (["--seed", "7"], "Line 1 of {output} has another source than the training pair 1 of the recipe; "),
+        (
+            ["--numbers_train_size", "3"],
+            "Line 4 of {output} has another source than the training pair 4 of the recipe; ",
+        ),
+    ],
+)
+def test_another_distillation_does_not_continue_a_file(vaswani, teacher, recipe, tmp_path, change, message):
+    output = tmp_path / "distilled.jsonl"
+    words = ["distill", recipe, "--teacher", teacher, "--output", output]
+    assert vaswani(*words)[0] == 0
+    before = output.read_bytes()
+    code, _, sentence = vaswani(*words, "--resume", *(word.format(teacher=teacher) for word in change))
+    assert code == 1 and output.read_bytes() == before
+    assert message.format(output=output) in sentence and sentence.endswith(", or give another name.")
+
+
+@pytest.mark.parametrize(
+    ("languages", "remedy"),
+    [
+        (("de", "en"), "turn the languages and the files of the recipe round"),
+        (("fr", "de"), "take a recipe of its languages"),
+    ],
+)
+@pytest.mark.parametrize("place", [".", "checkpoint-80"])
+def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, tmp_path, languages, remedy, place):
+    given = ["--source_language", languages[0], "--target_language", languages[1]]
+    output = tmp_path / "distilled.jsonl"
+    code, _, sentence = vaswani("distill", recipe, "--teacher", teacher / place, "--output", output, *given)
+    assert code == 1 and sentence == OTHERS.format(teacher / place, *map(repr, languages), remedy)
+    assert not output.exists()
+
+
+def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, tmp_path, repo_id):
+    push_checkpoint(str(teacher), repo_id)
+    words = ["distill", recipe, "--teacher", repo_id, "--output", tmp_path / "distilled.jsonl"]
+    code, _, sentence = vaswani(*words, "--source_language", "fr")
+    assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "take a recipe of its languages")
+    assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
+    assert rows_of(words[-1])[0]["distillation"]["teachers"][0].startswith(f"{repo_id} sha256:")
+
+
+def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    shutil.copytree(teacher, bare)
+    (bare / "recipe.yaml").unlink()
+    options = ["--source_language", "fr", "--numbers_train_size", "5"]
+    job = ["distill", recipe, "--teacher", bare, "--output", tmp_path / "distilled.jsonl", *options]
+    assert vaswani(*job)[0] == 0
+    assert rows_of(tmp_path / "distilled.jsonl")[0]["translation"].keys() == {"fr", "de"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--output", "x.txt"],
+            "`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is x.txt.",
+        ),
+        (["--output", "no/x.jsonl"], "`--output` must be in an existing folder, but is no/x.jsonl."),
+        (
+            ["--output", "there.jsonl"],
+            "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or give another name.",
+        ),
+        (
+            ["--output", "there.jsonl", "--resume"],
+            "`--resume` continues what `vaswani distill` wrote, but there.jsonl is another file; give another name.",
+        ),
+        (
+            ["--output", "there.jsonl", "--resume", "--corpus", "null", "--train_pairs", "./there.jsonl"],
+            "`--output` must be another file than `--train_pairs`, but there.jsonl is one of ./there.jsonl.",
+        ),
+        (
+            ["--output", "train-2.jsonl", "--corpus", "null", "--train_pairs", "a.jsonl,train-*.jsonl"],
+            "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
+        ),
+        (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
+        (["--teacher", "nowhere/at/all"], "`--teacher` must be a checkpoint folder or user/name on the Hub, but is "),
+        (
+            ["--teacher", "recipe.yaml", "--engine", "ctranslate2"],
+            "'recipe.yaml' must be a folder that `vaswani export ",
+        ),
+        (
+            ["--teacher", "a", "b", "--engine", "ctranslate2"],
+            "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is 2.",
+        ),
+        (
+            ["--corpus", "null", "--train_pairs", "gone.jsonl"],
+            "`data`, train split: `pairs_file` must be an existing ",
+        ),
+        (
+            ["--num_return_sequences", "9"],
+            "Line 1 of the training split: `num_return_sequences` (9) has to be smaller",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    there = '{"translation": {"en": "one", "de": "eins"}}\n'
+    Path("there.jsonl").write_text(there)
+    words = ["distill", "recipe.yaml", "--teacher", str(teacher), "--output", "new.jsonl", *words]
+    code, _, found = vaswani(*words)
+    assert code == 1 and found.startswith(sentence)
+    assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "there.jsonl"}
+    assert Path("there.jsonl").read_text() == there
+
+
+def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teacher, recipe, tmp_path):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+    exported, outputs = tmp_path / "exported", [tmp_path / "torch.jsonl", tmp_path / "ctranslate2.jsonl"]
+    export(teacher, exported, "ctranslate2")
+    assert str(teacher) not in (exported / "recipe.yaml").read_text()
+    for model, output in zip((teacher, exported), outputs, strict=True):
+        engine = output.stem
+        words = ["distill", recipe, "--teacher", model, "--engine", engine, "--output", output]
+        assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
+    assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
+    code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
+    assert code == 1 and sentence == OTHERS.format(exported, "'fr'", "'de'", "take a recipe of its languages")
+
+
+def test_the_recipe_of_the_student():
+    given = ["--train_pairs", "distilled.jsonl"]
+    base, student = (
+        load_recipe(ROOT / "configuration" / f"multi30k_en_de{kind}.yaml", given) for kind in ("", "_student")
+    )
+    assert (student.model["encoder_layers"], student.model["decoder_layers"]) == (12, 1)
+    assert student.data == base.data and student.output_dir != base.output_dir
+
+
+def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch, few_numbers):
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Distil a model\n")[1].split("\n## ")[0]
+    block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0].replace("\\\n", " ")
+    commands = [shlex.split(line.strip().removeprefix(".venv/bin/vaswani")) for line in block.splitlines()]
+    assert [command[0] for command in commands].count("distill") >= 3 and commands[-1][0] == "train"
+    monkeypatch.chdir(tmp_path)
+    for name in ("numbers", "averaged"):
+        shutil.copytree(teacher, f"checkpoints/{name}")
+    if find_spec("ctranslate2") is not None:
+        export(teacher, "checkpoints/numbers_ctranslate2", "ctranslate2")
+    (tmp_path / "configuration").mkdir()
+    recipe.rename("configuration/numbers.yaml")
+    for command in commands:
+        if "ctranslate2" in command and find_spec("ctranslate2") is None:
+            continue
+        code, _, sentence = vaswani(*command)
+        assert code == 0, sentence
+    student = json.loads(Path("checkpoints/numbers_student/config.json").read_text())
+    assert (student["encoder_layers"], student["decoder_layers"]) == (12, 1)

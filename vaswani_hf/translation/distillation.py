@@ -1,0 +1,271 @@
+"""`vaswani distill`: the training sources of a recipe with the translations of a teacher, as pairs that a recipe reads.
+
+This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is trained on what
+the teacher's search finds. Each line of the file is a pair, with the number of the training pair that its source is from; the
+first one has the record of what the file was made with, so that another distillation does not continue it.
+"""
+
+import fnmatch
+import hashlib
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from datasets import Dataset
+
+from ..checkpoint.files import CHECKPOINT_FILES, recipe_file
+from ..checkpoint.loading import checkpoint_folder
+from ..data.corpus import load_split, naming_the_split, pin_dataset
+from ..data.lines import parse_json
+from ..recipe.published import last_part
+from ..recipe.schema import DataSection, Recipe
+from .ctranslate2_files import MODEL_FILE, CTranslate2Files
+from .files import Job, json_line, named, translations_from, with_progress
+from .output import check_output, output_file
+from .scoring import Translation
+from .translator import Request
+
+# Digits of a hash that tell one teacher from another.
+_DIGITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationJob(Job):
+    """The work of one `vaswani distill`; its options have the same names. `model` and `ensemble` are the teachers.
+
+    Attributes:
+        recipe (Recipe): Its training sources are translated.
+        output (str): A file of JSON lines.
+        keep_references (bool): The real pairs are written too.
+        resume (bool): An output that is there is continued.
+    """
+
+    recipe: Recipe
+    output: str
+    keep_references: bool = False
+    resume: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.engine == "ctranslate2" and self.ensemble:
+            raise ValueError(
+                f"`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is {len(self.teachers)}."
+            )
+        if not self.output.endswith(".jsonl"):
+            raise ValueError(
+                f"`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is {self.output}."
+            )
+        for option in ("train_source", "train_target", "train_pairs"):
+            given = getattr(self.recipe.data, option) or []
+            for path in [given] if isinstance(given, str) else given:
+                if fnmatch.fnmatch(os.path.abspath(self.output), os.path.abspath(path)):
+                    raise ValueError(
+                        f"`--output` must be another file than `--{option}`, but {self.output} is one of {path}."
+                    )
+                check_output(self.output, {f"--{option}": path}, resume=self.resume)
+        check_output(self.output, {}, resume=self.resume)
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """All of them, as they were named."""
+        return (self.model, *self.ensemble)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target language."""
+        return self.recipe.data.source_language, self.recipe.data.target_language
+
+
+def distill(job: DistillationJob) -> str:
+    """Writes the pairs of a job, and says on stderr how fast it went.
+
+    Args:
+        job (DistillationJob): The work.
+
+    Returns:
+        str: How many pairs there are now.
+
+    Raises:
+        ValueError: If a teacher has other languages, or the file to be continued was made with other teachers, settings or text.
+    """
+    folders = [_folder_of(teacher, job.engine) for teacher in job.teachers]
+    for teacher, folder in zip(job.teachers, folders, strict=True):
+        _check_languages(teacher, folder, job)
+    record, exists = _record(job, folders), Path(job.output).exists()
+    data = pin_dataset(job.recipe.data, _data_of_beginning(job, record) if exists else None)
+    if data.dataset_revision is not None:
+        record["dataset_revision"] = data.dataset_revision
+    pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
+    done, end = _kept(job, pairs) if exists else (0, 0)
+    counts = _write(job, pairs, None if end else record, done, end)
+    left_out = counts["sentences"] - counts["used"]
+    more = " more" if done else ""
+    none = f"; {left_out:,} of the sentences or their translations are empty" if left_out else ""
+    return f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{job.output}'{none}"
+
+
+def _folder_of(teacher: str, engine: str) -> Path:
+    if engine != "ctranslate2":
+        return checkpoint_folder(teacher, option="--teacher")
+    CTranslate2Files.read(Path(teacher))
+    return Path(teacher)
+
+
+def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
+    """Refuses a teacher whose run has recorded other languages than the recipe has.
+
+    Raises:
+        ValueError: If it has.
+    """
+    path = recipe_file(folder)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))["data"] if path else {}
+        recorded = (data["source_language"], data["target_language"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        print(f"'{teacher}' has no record of its languages, which are not compared with the recipe's", file=sys.stderr)
+        return
+    if recorded == job.languages:
+        return
+    is_reverse = recorded == job.languages[::-1]
+    remedy = "turn the languages and the files of the recipe round" if is_reverse else "take a recipe of its languages"
+    raise ValueError(
+        f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
+        f"{job.languages[0]!r} to {job.languages[1]!r}; take another teacher, or {remedy}."
+    )
+
+
+def _record(job: DistillationJob, folders: list[Path]) -> dict[str, Any]:
+    """What the translations depend on, but for the text, as JSON; no folder of this machine is in it."""
+    names = [last_part(name) if Path(name).is_dir() else name for name in job.teachers]
+    settings: dict[str, Any] = {
+        "languages": list(job.languages),
+        "keep_references": job.keep_references,
+        "engine": job.engine,
+    }
+    settings |= {name: value for name in ("dtype", "quantization") if (value := getattr(job, name)) is not None}
+    settings |= {"repetition_guard": True} if job.options.repetition_guard else {}
+    return {
+        "teachers": [f"{name} sha256:{_digest(folder)}" for name, folder in zip(names, folders, strict=True)],
+        **settings,
+        **job.options.generate,
+    }
+
+
+def _digest(folder: Path) -> str:
+    """The beginning of a hash of all files that translating needs."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in (*CHECKPOINT_FILES, MODEL_FILE) for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _written_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Where each complete line of a file begins (bytes), and what it holds."""
+    start = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                yield start, parse_json(line.decode(errors="replace"), dict, f"Line {number:,} of {path}")
+            start += len(line)
+
+
+def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSection | None:
+    """The data section that an output was begun with; None if it has no line.
+
+    Raises:
+        ValueError: If no distillation wrote the output, or one with another record.
+    """
+    _, row = next(_written_rows(job.output), (0, None))
+    if row is None:
+        return None
+    earlier = row.get("distillation")
+    if not isinstance(earlier, dict):
+        raise ValueError(
+            f"`--resume` continues what `vaswani distill` wrote, but {job.output} is another file; give another name."
+        )
+    revision = earlier.pop("dataset_revision", None)
+    for name in dict.fromkeys([*record, *earlier]):
+        before, now = (_words(found.get(name)) for found in (earlier, record))
+        if before != now:
+            raise ValueError(
+                f"{job.output} was begun with `{name}` {before}, and cannot be continued with {now}; continue it as it was "
+                "begun, or give another name."
+            )
+    return replace(job.recipe.data, dataset_revision=revision)
+
+
+def _words(value: Any) -> str:
+    return "left out" if value is None else ", ".join(value) if isinstance(value, list) else str(value).lower()
+
+
+def _kept(job: DistillationJob, pairs: Iterable[dict[str, str]]) -> tuple[int, int]:
+    """How many training pairs are done, and how many bytes of the output stay; the lines of the last pair may not be all there.
+
+    Raises:
+        ValueError: If the output has another source than its pair.
+    """
+    sources = enumerate((pair["source"] for pair in pairs), 1)
+    last, end, source = 1, 0, None
+    for line, (start, row) in enumerate(_written_rows(job.output), 1):
+        if source is None or row.get("pair") != last:
+            last, end = row.get("pair", 0), start
+            source = next((source for number, source in sources if number == last), None)
+        if source is None or row.get("translation", {}).get(job.languages[0]) != source:
+            raise ValueError(
+                f"Line {line:,} of {job.output} has another source than the training pair {last} of the recipe; continue it "
+                "with the recipe that it was begun with, or give another name."
+            )
+    return last - 1, end
+
+
+def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done: int, end: int) -> dict[str, int]:
+    """Writes the pairs behind those that are done and behind this byte of the output, the first line with the record.
+
+    Raises:
+        ValueError: If there is nothing to write.
+    """
+    waiting: deque[tuple[int, dict[str, str]]] = deque()
+
+    def requests() -> Iterator[Request]:
+        for number, pair in enumerate(pairs, 1):
+            if number > done:
+                waiting.append((number, pair))
+            yield Request(pair["source"])
+
+    counts = {"sentences": 0, "used": 0, "pairs": 0}
+    total = len(pairs) if isinstance(pairs, Dataset) else None
+    remedy = "free space and go on with `--resume`"
+    with output_file(job.output, remedy) as file, closing(translations_from(job, requests(), done)) as translations:
+        new = named(translations, "the training split", done)
+        for translation in with_progress(new, "distilling", total, done, to_file=True):
+            if not counts["sentences"]:
+                # Not before there is something in place of what is cut off.
+                os.truncate(job.output, end)
+            number, pair = waiting.popleft()
+            rows: list[dict[str, Any]] = [{"translation": of, "pair": number} for of in _texts(job, pair, translation)]
+            if rows and record is not None:
+                rows[0]["distillation"], record = record, None
+            file.write(b"".join(map(json_line, rows)))
+            for name, count in (("sentences", 1), ("used", bool(rows)), ("pairs", len(rows))):
+                counts[name] += count
+        if record is not None:
+            raise ValueError("`data`, train split: it must hold sentences to translate, but none gives a pair.")
+    return counts
+
+
+def _texts(job: DistillationJob, pair: dict[str, str], translation: str | Translation) -> list[dict[str, str]]:
+    """The pairs to train on that a training pair gives, each once; none with an empty side."""
+    if isinstance(translation, str):
+        targets = [translation]
+    else:
+        targets = [translation.text, *(other.text for other in translation.alternatives or ())]
+    targets += [pair["target"]] if job.keep_references else []
+    filled = [target for target in dict.fromkeys(targets) if target.strip() and pair["source"].strip()]
+    return [dict(zip(job.languages, (pair["source"], target), strict=True)) for target in filled]
