@@ -39,7 +39,11 @@ def message(*args) -> str:
 
 
 def recipe_files(folder="."):
-    return [path for path in sorted((CONFIGURATION / folder).rglob("*.yaml")) if path.parent.name not in ("accelerate", "ablations")]
+    return [
+        path
+        for path in sorted((CONFIGURATION / folder).rglob("*.yaml"))
+        if path.parent.name not in ("accelerate", "ablations")
+    ]
 
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -209,6 +213,9 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
     assert load_recipe(recipe_file(text), ["--train_source", "a,b.en"]).data.train_source == "a,b.en"
 
 
+TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -262,6 +269,52 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
             ["--position_embedding", "learned", "--max_position_embeddings", "20"],
             "`model.max_position_embeddings` must be at least 256, the larger of `data.max_length` and "
             "`decoding.max_length`, but is 20.",
+        ),
+        (
+            ["--train_weights", "1,2"],
+            "`data.train_weights: [1, 2]` is for the files of `data.train_source` and `data.train_target`, or of "
+            "`data.train_pairs`, but none are given; name the corpora there, or leave the weights out.",
+        ),
+        (
+            [*TWO_CORPORA, "--train_weights", "1,2,3"],
+            "`data.train_weights` must have a number for each entry of `data.train_pairs`, which has 2, but is [1, 2, 3]; give a "
+            "file or pattern and a weight for each corpus.",
+        ),
+        *[
+            (
+                [*TWO_CORPORA, "--train_weights", given],
+                f"`data.train_weights` must be numbers of 0 or more, and one of them above 0, but is {found}; correct them.",
+            )
+            for given, found in (
+                ("0,-1", "[0, -1]"),
+                ("0,0.0", "[0, 0.0]"),
+                ("[1, .inf]", "[1, inf]"),
+                ("[.nan, 1]", "[nan, 1]"),
+            )
+        ],
+        (
+            [*TWO_CORPORA, "--train_weights", "1,x"],
+            "`data.train_weights` must be a list of numbers, but is [1, 'x'].",
+        ),
+        (
+            [*TWO_CORPORA, "--train_weights", "1,2", "--streaming", "true"],
+            "`data.train_weights: [1, 2]` cannot be given with `data.streaming: true`, which does not know how many pairs there "
+            "are; leave one of them out.",
+        ),
+        (
+            ["--both_directions", "true", "--shared_vocabulary", "false"],
+            "`data.both_directions: true` needs one vocabulary for both languages, but `tokenizer.shared_vocabulary` is false; "
+            "set it to true.",
+        ),
+        (
+            ["--both_directions", "true", "--source_language", "old English"],
+            "`data.source_language` must be a word with `data.both_directions: true`, whose tag it becomes part of, but is 'old "
+            "English'; name the language by a code such as en.",
+        ),
+        (
+            ["--both_directions", "true", "--vocab_size", "260"],
+            "`tokenizer.vocab_size` must be at least 261 with `data.both_directions: true`, 256 bytes, 4 special tokens and the "
+            "tag, but is 260; raise it.",
         ),
         (
             ["--average_checkpoints", "9"],

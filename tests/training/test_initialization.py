@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 from tiny_runs import same, weights
 
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, tags_of
+from vaswani_hf.data.number_words import number_pairs
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 
@@ -169,3 +170,49 @@ def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_wi
     card = model_card(copied, "user/new")
     assert card.data.base_model == base_model
     assert "/home/me" not in str(card)
+
+
+def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path, capsys):
+    """Two stages: weighted corpora in both directions, then one corpus in one, with the weights and tokenizers of the first."""
+    for name, size in (("a", 200), ("b", 40)):
+        rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = f"--train_pairs={tmp_path}/a.jsonl,{tmp_path}/b.jsonl"
+    keys = (files, "--corpus=null", "--train_weights=0.25,3", "--both_directions=true", "--vocab_size=290")
+    base = run("base", *keys, f"--test_pairs={tmp_path}/b.jsonl", "--max_steps=2")
+    printed = capsys.readouterr().out
+    assert "train, each pair in both directions: 480 pairs read, 480 kept" in printed
+    assert f"train, '{tmp_path}/a.jsonl': 400 pairs, 100 in an epoch (weight 0.25)\n" in printed
+    assert f"train, '{tmp_path}/b.jsonl': 80 pairs, 240 in an epoch (weight 3)\n" in printed
+    card = model_card(base, "user/name").content
+    assert (
+        "`en` to `de`. It also translates from `de` to `en`, where the text\nbegins with `>>en<<` and a space." in card
+    )
+    assert (
+        "480 of 480 sentence pairs, where each pair counts twice, once for each direction, the corpora 0.25 and 3 times"
+        in card
+    )
+    with pytest.raises(
+        ValueError, match=r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
+    ):
+        run("base", *keys, "--resume=true", "--max_steps=3", "--train_weights=0.25,2")
+    next_one = run("next", f"--init_from={base}", *AT_REST)
+    assert same(weights(next_one), weights(base))
+    assert "which knows 100.0% of the pieces" in capsys.readouterr().out
+    tokenizer, _ = load_tokenizers(next_one)
+    assert list(tags_of(tokenizer)) == [">>en<<"]
+    assert load_recipe(next_one / "recipe.yaml").tokenizer.vocab_size == len(tokenizer)
+    assert "also translates" not in model_card(next_one, "user/name").content
+    both = run("further", f"--init_from={base}", "--both_directions=true", *AT_REST)
+    assert same(weights(both), weights(base))
+
+
+def test_a_model_without_the_tag_cannot_go_on_in_both_directions(run, finished, tmp_path):
+    with pytest.raises(ValueError) as caught:
+        run("next", f"--init_from={finished}", "--both_directions=true", *AT_REST)
+    assert str(caught.value) == (
+        f"`data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of '{finished}', which "
+        "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
+    )
+    assert not (tmp_path / "next").exists()
+    run("next", f"--init_from={finished}", "--both_directions=true", "--keep=false", "--vocab_size=290", *AT_REST)

@@ -10,16 +10,26 @@ from mortal_runs import Moment, fail_at, fail_at_change, live
 from tiny_runs import RECIPE, metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.data.number_words import number_pairs
 
 NUM_KILLS = 5
 AVERAGED = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2")
 COSINE = ("--lr_scheduler_type=cosine", "--learning_rate=0.01")
+# An epoch has half of the 300 pairs of the first corpus, and twice the 40 of the second.
+WEIGHTED = ("--train_pairs=FOLDER/a.jsonl,FOLDER/b.jsonl", "--corpus=null", "--train_weights=0.5,2")
+BOTH = ("--both_directions=true", "--vocab_size=290")
 # Two batches a step, by two in turn or two processes; an epoch has 6 batches, so that steps 3 and 6 end one.
 WAYS = {
-    "average": (1, (*AVERAGED, "--bpe_dropout=0.1", "--simcut_alpha=1", "--ema_decay=0.8")),
+    "average": (1, (*AVERAGED, "--bpe_dropout=0.1", "--simcut_alpha=1", "--ema_decay=0.8", *WEIGHTED)),
     "stream": (1, (*AVERAGED, "--streaming=true", "--optimizer=muon", *COSINE)),
-    "two processes": (2, (*AVERAGED, "--gradient_accumulation_steps=1", "--ema_decay=0.8", "--r_drop_alpha=1")),
-    "two processes, accumulation, stream": (2, ("--streaming=true", "--save_steps=3", "--average_checkpoints=2")),
+    "two processes": (
+        2,
+        (*AVERAGED, "--gradient_accumulation_steps=1", "--ema_decay=0.8", "--r_drop_alpha=1", *WEIGHTED, *BOTH),
+    ),
+    "two processes, accumulation, stream": (
+        2,
+        ("--streaming=true", "--save_steps=3", "--average_checkpoints=2", "--numbers_train_size=150", *BOTH),
+    ),
 }
 
 
@@ -27,17 +37,33 @@ WAYS = {
 def recipe(tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
     path.write_text(RECIPE, encoding="utf-8")
+    for name, size in (("a", 300), ("b", 40)):
+        rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
+        path.with_name(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.with_name("v.jsonl").write_bytes(path.with_name("b.jsonl").read_bytes())
     return path
 
 
 @pytest.fixture(scope="module")
-def whole(recipe):
+def keys_of(recipe):
+    """The keys of one of the ways, with the folder of its corpora."""
+    held_out = ("--validation_pairs=FOLDER/v.jsonl", "--test_pairs=FOLDER/v.jsonl")
+
+    def keys(way):
+        words = (*WAYS[way][1], *(held_out if "--corpus=null" in WAYS[way][1] else ()))
+        return [word.replace("FOLDER", str(recipe.parent)) for word in words]
+
+    return keys
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, keys_of):
     """The folder of an uninterrupted run of one of the ways, made once."""
 
     def make(way):
         folder = recipe.with_name(way)
         if not folder.exists():
-            life = live(recipe, folder, *WAYS[way][1], processes=WAYS[way][0])
+            life = live(recipe, folder, *keys_of(way), processes=WAYS[way][0])
             assert life.wait() == [0] * WAYS[way][0], life.said()
         return folder
 
@@ -81,8 +107,8 @@ def draw(choice, processes):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(whole, recipe, tmp_path, way):
-    processes, keys = WAYS[way]
+def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(whole, recipe, keys_of, tmp_path, way):
+    processes, keys = WAYS[way][0], keys_of(way)
     choice, folder, kills = random.Random(way), tmp_path / "run", 0
     for _ in range(3 * NUM_KILLS):
         moment = draw(choice, processes)

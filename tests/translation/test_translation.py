@@ -13,7 +13,7 @@ import torch
 from transformers import set_seed
 
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers, tags_of
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
@@ -186,6 +186,34 @@ def test_long_texts_are_translated_sentence_by_sentence(copier):
     (other,) = whole.alternatives
     others = [part.alternatives[0].text for part in parts]
     assert other.text.split() == " ".join(others).split()
+
+
+def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator):
+    tokenizer = train_tokenizer(
+        ["one two three four five. eins zwei drei vier."] * 2, 290, tags=(">>en<<",), model_max_length=9
+    )
+    (tag_id,) = tags_of(tokenizer).values()
+    tagged = Translator(translator.model, tokenizer, tokenizer)
+    lines = ["one two three. Four five one two three four. Two five."]
+    lines.append(f" >>en<< {lines[0]}")
+    # Without tags they are split as ever, but a tag takes a place.
+    options = TranslationOptions(split_sentences=True, return_alignments=True)
+    (plain, _), (found, between) = tagged.layouts([Request(line) for line in lines], [1, 2], options)
+    assert [segment.token_ids[0] for segment in found] == [tag_id] * len(found)
+    assert len(found) > 3 and max(len(segment.token_ids) for segment in found) <= 9
+    assert len(between) == len(found) + 1
+    joined = [
+        [i for segment in of for i in segment.token_ids if i not in (tag_id, tokenizer.eos_token_id)]
+        for of in (plain, found)
+    ]
+    assert joined[0] == joined[1]
+    # The tag is a word of the text, once.
+    words = [[word for segment in of for word in segment.words if word >= 0] for of in (plain, found)]
+    assert words[1] == [0, *(word + 1 for word in words[0])]
+    assert max(words[1]) == len(lines[1].split()) - 1
+    ((whole, _),) = tagged.layouts([Request(lines[1])], [1], TranslationOptions())
+    assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
+    assert list(tagged.translate([">>en<<"], split_sentences=True)) == [""]
 
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):

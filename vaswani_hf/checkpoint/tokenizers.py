@@ -1,10 +1,11 @@
-"""The tokenizers of a checkpoint, one or two: saving, loading and checking their files.
+"""The tokenizers of a checkpoint, one or two: saving, loading and checking their files, and the tags that they know.
 
 They are trained elsewhere (see data/tokenizer_training.py).
 """
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,29 @@ def load_tokenizers(
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
     return source_tokenizer, _load_tokenizer(name_or_path, name, subfolder=TARGET_FOLDER, **hub_kwargs)
+
+
+def direction_tag(language: str) -> str:
+    """The tag in front of a text that is to be translated into a language, as OPUS-MT writes it.
+
+    Args:
+        language: The language, such as "en".
+    """
+    return f">>{language}<<"
+
+
+def tags_of(tokenizer: Any) -> dict[str, int]:
+    """The tags that a tokenizer knows, with their ids; none for a model of one direction.
+
+    Args:
+        tokenizer: Any tokenizer of transformers.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {
+        token.content: token_id
+        for token_id, token in added.items()
+        if not token.special and re.fullmatch(r">>\S+<<", token.content)
+    }
 
 
 def _load_tokenizer(

@@ -8,7 +8,7 @@ Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -31,6 +31,21 @@ class _Packing(NamedTuple):
     batch_bounds: np.ndarray
 
 
+def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+    """The pairs in an order in which neighbours have similar lengths, [N] int64; those of equal lengths stay in theirs.
+
+    Args:
+        source_lengths: [N] int lengths in tokens.
+        target_lengths: [N] int lengths in tokens.
+    """
+    # NumPy sorts numbers of 16 bits several times as fast.
+    kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
+    source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
+    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay similar.
+    serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
+    return np.lexsort((serpentine, target_keys))
+
+
 def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int) -> _Packing:
     """Cuts the pairs, sorted by length, into the fewest batches that this order allows, about equally full.
 
@@ -46,12 +61,7 @@ def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens:
                 f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence, but is"
                 f" {budget}."
             )
-    # NumPy sorts numbers of 16 bits several times as fast.
-    kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
-    source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay similar.
-    serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
-    order = np.lexsort((serpentine, target_keys))
+    order = order_by_length(source_lengths, target_lengths)
     sources, targets = source_lengths[order], target_lengths[order]
     changes = np.flatnonzero((np.diff(sources) != 0) | (np.diff(targets) != 0)) + 1
     bucket_bounds = np.concatenate([[0], changes, [len(order)]])
@@ -138,6 +148,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         target_tokens: int,
         *,
         seed: int | None,
+        pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
         """Sorts and cuts the pairs.
 
@@ -147,12 +158,15 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             source_tokens: The budget of a batch for the source side, in tokens.
             target_tokens: The budget of a batch for the target side, in tokens.
             seed: It decides all permutations, together with the epoch; `None` for none.
+            pairs_of: The [N] pairs that take the places of these lengths in an epoch (see weights.py); `None` where pairs and
+                places are the same.
 
         Raises:
             ValueError: If a pair is longer than a budget.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
+        self._pairs_of = pairs_of
         self._epoch = 0
         self._efficiency = _efficiency(self._packing, source_lengths, target_lengths)
 
@@ -174,6 +188,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             generator = np.random.default_rng([self._seed, self._epoch])
             order = _permuted_within(order, bucket_bounds, generator)
             batches = generator.permutation(batches)
+        if self._pairs_of is not None:
+            order = self._pairs_of(self._epoch)[order]
         for batch in batches:
             yield order[batch_bounds[batch] : batch_bounds[batch + 1]].tolist()
 
@@ -238,7 +254,7 @@ def cut_into_batches(
 class PairCollator:
     """Pads the pairs of a batch into tensors, with BPE-dropout if there is any.
 
-    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch and index of the pair, so that a
+    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the pair, so that a
     resumed run sees the same batches and the number of workers does not matter. The epoch comes with each pair because
     a loader that reads ahead may be in another one than the training. Dropout lengthens sentences: budgets count the
     tokens before it.
@@ -269,7 +285,8 @@ class PairCollator:
         """The batch that the model takes.
 
         Args:
-            examples: [B] prepared pairs; for BPE-dropout with text and `index`, and with the number of the `epoch`.
+            examples: [B] prepared pairs; for BPE-dropout with text and `index`, with the number of the `epoch`, and with that
+                of the `copy` where an epoch has a pair several times.
 
         Returns:
             `input_ids` and `attention_mask`, [B, S] int64, and `labels`, [B, T] int64 with -100 for padding.
@@ -282,7 +299,8 @@ class PairCollator:
     def _encode(self, example: dict[str, Any]) -> tuple[Sequence[int], Sequence[int]]:
         if self._bpe_dropout is None:
             return example["input_ids"], example["labels"]
-        rng = Random(f"{self._seed} {example['epoch']} {example['index']}")
+        copy = f" {example['copy']}" if example.get("copy") else ""
+        rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source_dropout, target_dropout = self._bpe_dropout
         source_ids, target_ids = (
             source_dropout.encode(example["source"], rng),

@@ -5,10 +5,13 @@ Legend of shapes: L length of a sentence in tokens, `</s>` included.
 
 import itertools
 import json
+import re
 from random import Random
 
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import tags_of
 
 # The half-merged words that are remembered, and the most pieces of one of them: about 30 MB for European text.
 _REMEMBERED_WORDS = 100_000
@@ -44,6 +47,11 @@ class BpeDropout:
         self._pre_tokenizer = backend.pre_tokenizer
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
+        self._tags = tags_of(tokenizer)
+        # In parentheses a tag stays between the texts that it separates; for `tokenizers` \x1c to \x1f are no spaces.
+        space = r"[^\S\x1c-\x1f]*"
+        pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
+        self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
         # Those of the beginning that stay inside a character make its entry of its bytes. They are never left out: half
         # a letter in the training text is one that a model may write.
@@ -61,8 +69,12 @@ class BpeDropout:
             [L] token ids with `</s>` at the end.
         """
         token_ids = []
-        for word, _ in self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(text)):
-            token_ids += [self._token_ids[piece] for piece in self._split(word, rng)]
+        for part in filter(None, self._tag_pattern.split(text)):
+            if part in self._tags:
+                token_ids.append(self._tags[part])
+                continue
+            for word, _ in self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(part)):
+                token_ids += [self._token_ids[piece] for piece in self._split(word, rng)]
         return [*token_ids, self._eos_token_id]
 
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from datasets import Dataset, IterableDataset
 
 from .memory import mapped_files
 
+# The number of the corpus of a pair, where corpora have weights.
+CORPUS_COLUMN = "corpus"
 # The columns that batches are cut by and that no batch holds.
 _LENGTHS = ("source_length", "target_length")
 # The pairs of a stream that stand for all of them: few enough to be read again at every start.
@@ -45,6 +47,15 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
     rows = kept_rows(pairs)
     source, target = (pairs.data.column(name).to_numpy()[rows].astype(np.int64) for name in _LENGTHS)
     return source, target
+
+
+def pair_corpora(pairs: Dataset) -> np.ndarray:
+    """The number of the corpus of each of the prepared pairs, [N] int64.
+
+    Args:
+        pairs: The dataset of `prepare_pairs`, with the column `corpus`.
+    """
+    return pairs.data.column(CORPUS_COLUMN).to_numpy()[kept_rows(pairs)].astype(np.int64)
 
 
 class _Column:
@@ -105,7 +116,7 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            names = [name for name in self._pairs.column_names if name not in _LENGTHS]
+            names = [name for name in self._pairs.column_names if name not in (*_LENGTHS, CORPUS_COLUMN)]
             self._rows = kept_rows(self._pairs)
             self._columns = {name: _Column(self._pairs.data.column(name)) for name in names}
         mapped_files.release()
@@ -143,4 +154,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             lengths.update(np.ascontiguousarray(lists.value_lengths().to_numpy(), "<i4"))
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
+    if CORPUS_COLUMN in pairs.column_names:
+        # The same pairs, divided into corpora otherwise, are seen otherwise.
+        digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}

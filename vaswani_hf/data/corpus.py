@@ -1,5 +1,6 @@
 """The corpus of a run: its splits, tokenizers and encoded pairs; single files are read in reading.py."""
 
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -8,24 +9,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
-from datasets import Dataset, IterableDataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, concatenate_datasets, load_dataset_builder
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
-from ..checkpoint.tokenizers import load_tokenizers
+from ..checkpoint.tokenizers import direction_tag, load_tokenizers
 from ..recipe.licenses import strictest
 from ..recipe.published import is_on_hub
 from ..recipe.schema import DataSection, TokenizerSection
 from .batching import PairCollator
 from .bpe_dropout import BpeDropout
-from .columns import corpus_digest
+from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest, write_tokenizers
+from .directions import in_both_directions
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
 from .reading import PairSource, is_commit, load_pairs
+from .weights import WeightedPairs
 
 # One of so many held-out numbers is 0.1 % of the score.
 NUMBERS_HELD_OUT = 1000
@@ -47,6 +51,7 @@ class Corpus:
         validation_text (Dataset, optional): The columns `source` and `target`.
         test_text (Dataset, optional): The columns `source` and `target`.
         reports (dict): A CorpusReport by split; the report of a stream fills while it is read.
+        weighted (WeightedPairs, optional): The training pairs of each epoch, where corpora have weights.
     """
 
     source_tokenizer: PreTrainedTokenizerFast
@@ -59,6 +64,7 @@ class Corpus:
     validation_text: Dataset | None
     test_text: Dataset | None
     reports: dict[str, CorpusReport]
+    weighted: WeightedPairs | None = None
 
     @cached_property
     def digest(self) -> dict[str, Any]:
@@ -149,7 +155,8 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         seed (int): The choice of numbers, for the corpus that the package makes itself.
 
     Returns:
-        Dataset: The columns `source` and `target`; None where `data` names no such split.
+        Dataset: The columns `source` and `target`, for training corpora with weights also `corpus`, the number of the weight;
+        None where `data` names no such split.
 
     Raises:
         ValueError: If the sources are not as they must be.
@@ -158,6 +165,8 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
     if data.corpus == "numbers":
         size = data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT
         return load_pairs(PairSource(dataset=number_pairs(size, seed, split), streaming=streaming))
+    if split == "train" and data.train_weights:
+        return _numbered_corpora(data)
     languages = {"source_language": data.source_language, "target_language": data.target_language}
     source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")
     if source_file is not None:
@@ -185,6 +194,23 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         ) from error
 
 
+def _numbered_corpora(data: DataSection) -> Dataset:
+    """The pairs of all training corpora, one after the other, each with the number of its corpus."""
+    corpora = []
+    files = itertools.zip_longest(*(data.listed(f"train_{kind}") for kind in ("source", "target", "pairs")))
+    for number, (source_file, target_file, pairs_file) in enumerate(files):
+        pair_source = PairSource(
+            source_file,
+            target_file,
+            pairs_file,
+            source_language=data.source_language,
+            target_language=data.target_language,
+        )
+        pairs: Any = load_pairs(pair_source)
+        corpora.append(pairs.add_column(CORPUS_COLUMN, np.full(len(pairs), number, np.int32)))
+    return concatenate_datasets(corpora)
+
+
 def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
     """A split of `load_split`, of which at least one pair has text on both sides; a stream is not looked through.
 
@@ -208,7 +234,7 @@ def load_corpus(
     Args:
         data (DataSection): The sources.
         tokenizer (TokenizerSection): The vocabularies, and the rate of BPE-dropout.
-        seed (int): The seed of the run, which decides BPE-dropout.
+        seed (int): The seed of the run, which decides BPE-dropout and the turns of weighted corpora.
         folder (Path): The folder of the run's tokenizers.
         new_tokenizers (bool): Train the tokenizers and write them there; else they are read from there.
 
@@ -218,9 +244,13 @@ def load_corpus(
     train_text, validation_text, test_text = (
         naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
     )
+    tags = (direction_tag(data.source_language),) if data.both_directions else ()
     if new_tokenizers:
-        write_tokenizers(tokenizer, train_text, data.max_length, folder)
+        write_tokenizers(tokenizer, train_text, data.max_length, folder, tags)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
+    num_proc = data.num_proc if data.num_proc > 1 else None
+    for tag in tags:
+        train_text = in_both_directions(train_text, tag, num_proc)
     prepared: dict[str, Any] = {}
     reports: dict[str, CorpusReport] = {}
     for split, pairs in (("train", train_text), ("validation", validation_text)):
@@ -234,7 +264,7 @@ def load_corpus(
                 target_tokenizer,
                 max_length=data.max_length,
                 max_length_ratio=data.max_length_ratio if split == "train" else None,
-                num_proc=data.num_proc if data.num_proc > 1 else None,
+                num_proc=num_proc,
                 keep_text=split == "train" and tokenizer.bpe_dropout > 0,
             )
     rate = tokenizer.bpe_dropout
@@ -254,7 +284,12 @@ def load_corpus(
         validation_text=validation_text,
         test_text=test_text,
         reports=reports,
+        weighted=_weighted(prepared["train"], data.train_weights, seed) if data.train_weights else None,
     )
+
+
+def _weighted(pairs: Dataset, weights: list[float], seed: int) -> WeightedPairs:
+    return WeightedPairs(*pair_lengths(pairs), pair_corpora(pairs), weights, seed)
 
 
 def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:

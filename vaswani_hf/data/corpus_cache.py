@@ -35,7 +35,11 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
-    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, folder: Path
+    section: TokenizerSection,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    folder: Path,
+    tags: tuple[str, ...] = (),
 ) -> None:
     """Writes the tokenizers of a corpus, which are trained only if another run has not trained them on these files.
 
@@ -44,20 +48,21 @@ def write_tokenizers(
         pairs: The columns `source` and `target`.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         folder: The folder of the run's tokenizers.
+        tags: The tags of directions that they know (see checkpoint/tokenizers.py).
 
     Raises:
         OSError: If a disk is full.
     """
 
     def train(place: Path) -> None:
-        save_tokenizers(*train_tokenizers(section, pairs, model_max_length), place)
+        save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
     if cache is None:
         train(folder)
         return
-    options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length}
+    options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length, "tags": tags}
     kept = cache / f"tokenizers-{_key(pairs, options)}"
     was_there = kept.is_dir()
     if damage(kept) is not None:

@@ -56,12 +56,15 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class EpochPairs(PairRows):
-    """Prepared pairs by (epoch, number), each with its `epoch`, which decides BPE-dropout together with its number."""
+    """Prepared pairs by (epoch, number), each with its `epoch`, which decides BPE-dropout together with its number.
+
+    Where an epoch has a pair several times (see weights.py), the number tells its `copy` too, from 0 on.
+    """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
-        pairs = super().__getitems__([number for _, number in keys])
-        for (epoch, _), pair in zip(keys, pairs, strict=True):
-            pair["epoch"] = epoch
+        pairs = super().__getitems__([number % len(self) for _, number in keys])
+        for (epoch, number), pair in zip(keys, pairs, strict=True):
+            pair["epoch"], pair["copy"] = epoch, number // len(self)
         return pairs
 
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import naming_the_folder
 from ..version import __version__
+from .columns import CORPUS_COLUMN
 from .memory import mapped_files
 from .reading import CACHE_REMEDY, TEXT_FEATURES
 from .word_encoding import SerializedTokenizer, serialized, text_encoder
@@ -74,7 +75,7 @@ def prepare_pairs(
     its report fills meanwhile, in the process that reads it.
 
     Args:
-        pairs: The columns `source` and `target`, from `load_pairs`.
+        pairs: The columns `source` and `target`, from `load_pairs`; the column `corpus` of weighted corpora stays as it is.
         source_tokenizer: Encodes the source side.
         target_tokenizer: Encodes the target side, the same object for a joint vocabulary.
         max_length: The length, in tokens with `</s>`, above which a side drops its pair.
@@ -97,6 +98,7 @@ def prepare_pairs(
     report = CorpusReport()
     if isinstance(pairs, IterableDataset):
         return prepare.stream(pairs, report), report
+    corpus = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
     # `datasets` keeps what is made of a dataset in its folder.
     folder = Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     with naming_the_folder(folder, CACHE_REMEDY):
@@ -105,7 +107,7 @@ def prepare_pairs(
             batched=True,
             with_indices=True,
             remove_columns=["source", "target"],
-            features=Features({**prepare.features, "outcome": Value("int8")}),
+            features=Features({**corpus, **prepare.features, "outcome": Value("int8")}),
             num_proc=num_proc,
             desc="Encoding sentence pairs",
         )
@@ -155,6 +157,8 @@ class _Preparation:
             # Each number stands for a field of CorpusReport.
             "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0).astype(np.int8),
         }
+        if CORPUS_COLUMN in batch:
+            columns[CORPUS_COLUMN] = np.array(batch[CORPUS_COLUMN], np.int32)
         if self.keep_text:
             columns |= {"source": sources, "target": targets, "index": indices}
         return pyarrow.table(columns)

@@ -16,7 +16,17 @@ from itertools import chain
 from typing import Any
 
 from datasets import Dataset, IterableDataset
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from ..recipe.schema import SMALLEST_VOCABULARY, TokenizerSection
@@ -36,7 +46,7 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 
 def train_tokenizers(
-    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int
+    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...] = ()
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The joint tokenizer of a corpus, or the tokenizers of its two sides.
 
@@ -44,6 +54,7 @@ def train_tokenizers(
         section: The recipe's choice of one vocabulary or two, and their sizes.
         pairs: The columns `source` and `target`.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
+        tags: The tags of directions that they know (see checkpoint/tokenizers.py); `pairs` have none.
 
     Returns:
         The source and the target tokenizer, the same object for a joint vocabulary.
@@ -52,6 +63,7 @@ def train_tokenizers(
         "lowercase": section.lowercase,
         "normalization": section.normalization,
         "model_max_length": model_max_length,
+        "tags": tags,
     }
     if section.shared_vocabulary:
         joint = train_tokenizer(_texts(pairs, ("source", "target")), section.vocab_size, **options)
@@ -87,6 +99,7 @@ def train_tokenizer(
     lowercase: bool = False,
     normalization: str | None = None,
     model_max_length: int | None = None,
+    tags: tuple[str, ...] = (),
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer trained on `texts`, the same one for the same texts.
 
@@ -100,32 +113,44 @@ def train_tokenizer(
         lowercase: Lowercase text before it is split.
         normalization: The Unicode normal form that text is brought to, "NFC" or "NFKC"; `None` leaves it as it is.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
+        tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
 
     Returns:
         The tokenizer; `</s>` ends every encoded sentence. Without `lowercase` and `normalization`, decoding with
-        `skip_special_tokens=True` restores every text exactly, one that spells a special token included.
+        `skip_special_tokens=True` restores every text exactly, one that spells a special token included, but for tags.
 
     Raises:
-        ValueError: If `vocab_size` is below 260, `normalization` is unknown or `texts` holds no text.
+        ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts` holds no text.
     """
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise ValueError(
-            f"`vocab_size` must be at least {SMALLEST_VOCABULARY} (256 bytes and {len(SPECIAL_TOKENS)} special tokens),"
-            f" but is {vocab_size}."
-        )
+    smallest = SMALLEST_VOCABULARY + len(tags)
+    if vocab_size < smallest:
+        special = f"{len(SPECIAL_TOKENS)} special tokens{f' and {len(tags)} of directions' if tags else ''}"
+        raise ValueError(f"`vocab_size` must be at least {smallest} (256 bytes and {special}), but is {vocab_size}.")
     backend = _untrained(lowercase, normalization)
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
         raise ValueError("`texts` must hold text to train a tokenizer on, but every one of them is empty.")
-    backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size)
+    backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
+    _add_tags(backend, tags)
     if backend.get_vocab_size() < vocab_size:
         logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
     backend.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
     )
     return _with_transformers_interface(backend, model_max_length)
+
+
+def _add_tags(backend: Tokenizer, tags: tuple[str, ...]) -> None:
+    """Makes a token of each tag: found in the text as it is written, never split, and left out of what is decoded."""
+    # Special tokens are text in a text, and a tag is none: it is not `special`. With the spaces around it a tag separates two
+    # texts, so that a word is encoded as it is without a tag (see word_encoding.py).
+    options: dict[str, Any] = {"lstrip": True, "rstrip": True, "normalized": False, "special": False}
+    backend.add_tokens([AddedToken(tag, **options) for tag in tags])
+    if tags:
+        # Each token by itself: pieces that spell a tag together are text.
+        backend.decoder = decoders.Sequence([*(decoders.Replace(tag, "") for tag in tags), backend.decoder])
 
 
 def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:

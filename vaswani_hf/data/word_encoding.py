@@ -70,8 +70,7 @@ class TextEncoder:
             and _begins_with_a_space(parts["normalizer"])
             and _splits_before_spaces(parts["pre_tokenizer"])
             and whole[: len(bare)] == bare
-            # Those that are not special are found in any text, across words too.
-            and all(token["special"] for token in parts["added_tokens"])
+            and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
         self._forget()
         # Threads that stream share the encoder, and its pieces are numbered as they come.
@@ -150,6 +149,15 @@ def _begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
         and steps[-1] == {"type": "Prepend", "prepend": " "}
         and all(step["type"] in ("NFC", "NFKC", "Lowercase") for step in steps[:-1])
     )
+
+
+def _separates_words(token: dict[str, Any]) -> bool:
+    """True if a token that is found in any text takes the spaces around it, and has none inside.
+
+    The texts before and behind it are encoded by themselves, a space before each, and words likewise.
+    """
+    takes_spaces = token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
+    return takes_spaces and token["content"].split() == [token["content"]]
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:

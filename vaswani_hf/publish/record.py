@@ -91,7 +91,8 @@ def _split_facts(data: DataSection, split: str) -> dict[str, Any] | None:
         return {"name": data.corpus, "split": split}
     files = [last_part(path) for path in data.files(split)]
     if files:
-        return {"name": files[0], "files": files}
+        weights = {"weights": data.train_weights} if split == "train" and data.train_weights else {}
+        return {"name": files[0], "files": files, **weights}
     name = getattr(data, f"{split}_split")
     if not (data.dataset and name):
         return None

@@ -50,6 +50,8 @@ def check_recipe(recipe: Recipe) -> None:
     _check_publishing(recipe.publishing)
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
     _check_sources(recipe.data)
+    _check_weights(recipe.data)
+    _check_directions(recipe)
     _check_tokenizer(recipe.tokenizer)
     _check_beginning(recipe)
     _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
@@ -181,6 +183,54 @@ def _check_sources(data: DataSection) -> None:
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+
+
+def _check_weights(data: DataSection) -> None:
+    weights = data.train_weights
+    if not weights:
+        return
+    given = [name for name in ("train_source", "train_target", "train_pairs") if data.listed(name)]
+    if not given:
+        raise ValueError(
+            f"`data.train_weights: {weights}` is for the files of `data.train_source` and `data.train_target`, or of "
+            "`data.train_pairs`, but none are given; name the corpora there, or leave the weights out."
+        )
+    if data.streaming:
+        raise ValueError(
+            f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, which does not know how many pairs "
+            "there are; leave one of them out."
+        )
+    if not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
+        raise ValueError(
+            f"`data.train_weights` must be numbers of 0 or more, and one of them above 0, but is {weights}; correct them."
+        )
+    for name in given:
+        if len(data.listed(name)) != len(weights):
+            raise ValueError(
+                f"`data.train_weights` must have a number for each entry of `data.{name}`, which has "
+                f"{len(data.listed(name))}, but is {weights}; give a file or pattern and a weight for each corpus."
+            )
+
+
+def _check_directions(recipe: Recipe) -> None:
+    data, tokenizer = recipe.data, recipe.tokenizer
+    if not data.both_directions:
+        return
+    if not tokenizer.shared_vocabulary:
+        raise ValueError(
+            "`data.both_directions: true` needs one vocabulary for both languages, but `tokenizer.shared_vocabulary` is false; "
+            "set it to true."
+        )
+    if data.source_language.split() != [data.source_language]:
+        raise ValueError(
+            f"`data.source_language` must be a word with `data.both_directions: true`, whose tag it becomes part of, but is "
+            f"{data.source_language!r}; name the language by a code such as en."
+        )
+    if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
+        raise ValueError(
+            f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: true`, 256 bytes, 4 "
+            f"special tokens and the tag, but is {tokenizer.vocab_size}; raise it."
+        )
 
 
 def _check_beginning(recipe: Recipe) -> None:

@@ -174,7 +174,8 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):
         target[name] = text
     elif typing.get_origin(hint) is list and not text.startswith("["):
-        target[name] = [part.strip() for part in text.split(",") if part.strip()]
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        target[name] = parts if hint == list[str] else [yaml.load(part, Loader=_Loader) for part in parts]
     else:
         target[name] = yaml.load(text, Loader=_Loader) if text != "None" else None
 
@@ -266,5 +267,5 @@ def _type_words(option: Any) -> str:
     if typing.get_origin(option) is Literal:
         return " or ".join(repr(choice) for choice in typing.get_args(option))
     if typing.get_origin(option) is list:
-        return "a list"
+        return "a list of numbers" if option == list[float] else "a list"
     return {int: "an integer", float: "a number", bool: "true or false", str: "text"}[option]

@@ -30,7 +30,18 @@ class DataSection:
     Each split is two aligned text files (`…_source`, `…_target`; plain or .gz), or one file of pairs (`…_pairs`; JSON
     lines, CSV or Parquet with a `translation` column), or a split of the `datasets` dataset `dataset`; or the corpus
     that the package makes itself (`corpus: numbers`). For a file there may be a list of files, the first source with the
-    first target and so on, and a name may be a pattern (`train-*.parquet`), whose files are taken by name. `license` is the licence of the training data, an identifier of
+    first target and so on, and a name may be a pattern (`train-*.parquet`), whose files are taken by name.
+
+    `train_weights` has a number for each entry of these lists: how often each pair of that corpus is seen in an epoch, on the
+    average. With 0.25 an epoch has a quarter of them, and the next one another quarter; with 2.5 it has all twice and half of
+    them a third time. The tokenizer is trained on all pairs as they are.
+
+    With `both_directions` each training pair is used as it is and turned round. A turned pair's source begins with a tag for
+    the language that it is translated into, `>>en<<` where `source_language` is en, which is one token of the vocabulary. Pairs
+    in the direction of the recipe have no tag, so that validation, test, exports, and a run that goes on with this direction
+    alone take plain text as it is; to translate in the other direction, the same tag stands in front of the text.
+
+    `license` is the licence of the training data, an identifier of
     the Hub or "research-only"; null means that it is unknown, or that the card of a dataset of the Hub states it.
     `attribution` names whom to credit for the data.
     """
@@ -48,12 +59,14 @@ class DataSection:
     train_source: str | list[str] | None = None
     train_target: str | list[str] | None = None
     train_pairs: str | list[str] | None = None
+    train_weights: list[float] = field(default_factory=list)
     validation_source: str | list[str] | None = None
     validation_target: str | list[str] | None = None
     validation_pairs: str | list[str] | None = None
     test_source: str | list[str] | None = None
     test_target: str | list[str] | None = None
     test_pairs: str | list[str] | None = None
+    both_directions: bool = False
     streaming: bool = False
     max_length: int = 256
     max_length_ratio: float | None = None
@@ -70,8 +83,19 @@ class DataSection:
         Returns:
             list: Empty for a split of a dataset, or none.
         """
-        given = [getattr(self, f"{split}_{kind}") or [] for kind in ("source", "target", "pairs")]
-        return [path for paths in given for path in ([paths] if isinstance(paths, str) else paths)]
+        return [path for kind in ("source", "target", "pairs") for path in self.listed(f"{split}_{kind}")]
+
+    def listed(self, key: str) -> list[str]:
+        """The entries of a key that names files.
+
+        Args:
+            key (str): Such as "train_source".
+
+        Returns:
+            list: Files and patterns; empty where the key is not given.
+        """
+        given = getattr(self, key) or []
+        return [given] if isinstance(given, str) else given
 
 
 @dataclass

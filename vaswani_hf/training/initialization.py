@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import direction_tag, load_tokenizers, save_tokenizers, tags_of
 from ..data.corpus import Corpus
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
@@ -65,6 +65,7 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     tokenizer = _kept_tokenizer(recipe.tokenizer, folder, name) if recipe.tokenizer.keep else recipe.tokenizer
     recipe = dataclasses.replace(recipe, model=model, tokenizer=tokenizer)
     check_recipe(recipe)
+    _check_tag(recipe, folder, name)
     return recipe
 
 
@@ -109,6 +110,20 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str) -> Token
                 f"{value!r}; leave it out, or train new ones with `tokenizer.keep: false`."
             )
     return dataclasses.replace(section, **found)
+
+
+def _check_tag(recipe: Recipe, folder: Path, name: str) -> None:
+    """Refuses kept tokenizers that do not know the tag of a run in both directions.
+
+    Raises:
+        ValueError: If they do not.
+    """
+    tag = direction_tag(recipe.data.source_language)
+    if recipe.data.both_directions and recipe.tokenizer.keep and tag not in tags_of(load_tokenizers(folder, name)[0]):
+        raise ValueError(
+            f"`data.both_directions: true` needs the tag {tag} in the vocabulary, but the tokenizers of '{name}', which "
+            "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
+        )
 
 
 def take_tokenizers(recipe: Recipe, folder: Path) -> bool:

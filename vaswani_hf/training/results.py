@@ -25,8 +25,8 @@ from ..checkpoint.files import (
     finite,
     write_whole,
 )
+from ..data.corpus import Corpus
 from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
-from ..data.preparation import CorpusReport
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..publish.record import data_facts
@@ -70,17 +70,25 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def record_recipe(recipe: Recipe, reports: dict[str, CorpusReport]) -> None:
-    """Writes recipe.yaml, and prints how many pairs of each split were dropped.
+def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
+    """Writes recipe.yaml, and prints how many pairs of each split were dropped, and what of weighted corpora an epoch has.
 
     Args:
         recipe (Recipe): The run.
-        reports (dict): The counts by split.
+        corpus (Corpus): Its counts by split.
     """
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
-    for split, report in reports.items():
+    data, weighted = recipe.data, corpus.weighted
+    for split, report in corpus.reports.items():
         if report.read:
-            say(f"{split}: {report}")
+            is_twice = split == "train" and data.both_directions
+            say(f"{split}{', each pair in both directions' if is_twice else ''}: {report}")
+    if weighted is None:
+        return
+    names = data.listed("train_source") or data.listed("train_pairs")
+    columns = (names, data.train_weights, weighted.num_pairs, weighted.num_places)
+    for name, weight, num_pairs, num_places in zip(*columns, strict=True):
+        say(f"train, '{name}': {num_pairs:,} pairs, {num_places:,} in an epoch (weight {weight:g})")
 
 
 def record_licenses(recipe: Recipe, recorded: Recipe) -> None:

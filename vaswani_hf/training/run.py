@@ -197,7 +197,7 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
         refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
-        record_recipe(recipe, trainer.corpus.reports)
+        record_recipe(recipe, trainer.corpus)
         if checkpoint is not None:
             # The run may have been killed between a save and this.
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))

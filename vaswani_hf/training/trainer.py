@@ -151,7 +151,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         budgets = (training.source_tokens_per_batch, training.target_tokens_per_batch)
         share: dict[str, int] = {"num_processes": self.args.world_size, "process_index": self.args.process_index}
         if isinstance(pairs, datasets.Dataset):
-            sampler = TokenBudgetSampler(*pair_lengths(pairs), *budgets, seed=self.args.seed)
+            weighted, seed = self.corpus.weighted, self.args.seed
+            if weighted is None:
+                sampler = TokenBudgetSampler(*pair_lengths(pairs), *budgets, seed=seed)
+            else:
+                lengths = (weighted.source_lengths, weighted.target_lengths)
+                sampler = TokenBudgetSampler(*lengths, *budgets, seed=seed, pairs_of=weighted.of_epoch)
             return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
         stream = EndlessStream(pairs, *budgets, seed=self.args.seed, **share)
         if checkpoint is not None:

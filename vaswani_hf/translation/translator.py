@@ -5,6 +5,7 @@ The engine itself, which travels with checkpoints, is in `model.translator_vaswa
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, islice, repeat
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.tokenizers import load_tokenizers
+from ..checkpoint.tokenizers import load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
@@ -63,6 +64,10 @@ class Translator(TranslationEngine):
     def model(self) -> Any:
         """The first model."""
         return self.backend.model
+
+    @cached_property
+    def _tags(self) -> dict[str, int]:
+        return tags_of(self.source_tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -285,7 +290,25 @@ class Translator(TranslationEngine):
 
     def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
-        return split_sentences(text) if options.split_sentences else super()._split(text, options)
+        if not options.split_sentences:
+            return super()._split(text, options)
+        tag = next((tag for tag in self._tags if text.lstrip().startswith(tag)), None)
+        if tag is None:
+            return split_sentences(text)
+        # The direction of a text is that of each of its sentences.
+        sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
+        return [f"{tag} {sentence}" for sentence in sentences], separators
+
+    def _pieces(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+        """A segment in as many pieces as the longest input of the model asks for, each with the tag of the segment."""
+        ids, words = segment.token_ids, segment.words
+        if ids[0] not in self._tags.values() or len(ids) <= max_length:
+            return super()._pieces(segment, number, max_length)
+        pieces = super()._pieces(replace(segment, token_ids=ids[1:], words=words[1:]), number, max_length - 1)
+        return [
+            replace(piece, token_ids=[ids[0], *piece.token_ids], words=[-1 if i else words[0], *piece.words])
+            for i, piece in enumerate(pieces)
+        ]
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
@@ -298,6 +321,8 @@ class Translator(TranslationEngine):
             options (TranslationOptions): How to translate.
         """
         layouts = super().layouts(requests, numbers, options)
+        if self._tags and options.split_sentences:
+            layouts = [(_with_one_tag(segments, {*self._tags.values()}), between) for segments, between in layouts]
         return [(self._constrained(found[0], of), found[1]) for of, found in zip(requests, layouts, strict=True)]
 
     def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
@@ -364,6 +389,20 @@ def _gives_records(options: TranslationOptions) -> bool:
     config = options.generate.get("generation_config")
     numbers = (options.generate.get("num_return_sequences"), getattr(config, "num_return_sequences", None))
     return options.is_scored or (next(filter(None, numbers), None) or 1) > 1
+
+
+def _with_one_tag(segments: list[Segment], tag_ids: set[int]) -> list[Segment]:
+    """The segments of a text with the words that it has, of which its tag is one, and not one in each sentence."""
+    counted, too_many = [], -1
+    for segment in segments:
+        words = segment.words
+        if segment.token_ids[0] in tag_ids and words[0] >= 0:
+            too_many += 1
+            words = [-1 if too_many else words[0], *(word - too_many if word >= 0 else -1 for word in words[1:])]
+        elif too_many > 0:
+            words = [word - too_many if word >= 0 else -1 for word in words]
+        counted.append(replace(segment, words=words))
+    return counted
 
 
 def _skips(on_error: str) -> bool:

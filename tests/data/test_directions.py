@@ -1,0 +1,93 @@
+"""Both directions in one model: tags are tokens, and each pair is encoded as it is and turned round."""
+
+import random
+
+import pytest
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from vaswani_hf.checkpoint.tokenizers import direction_tag, tags_of
+from vaswani_hf.data.bpe_dropout import BpeDropout
+from vaswani_hf.data.directions import in_both_directions
+from vaswani_hf.data.preparation import CorpusReport, prepare_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data.word_encoding import TextEncoder, serialized
+
+TAG = direction_tag("en")
+PAIRS = [
+    ("the house", "das Haus"),
+    ("a  big\thouse ", " ein großes Haus"),
+    ("", "nichts"),
+    ("nothing", " "),
+    ("</s>", "it's >>en<< house"),
+    ("x", "das Haus das Haus das Haus das" * 3),
+]
+TEXTS = [text for pair in PAIRS for text in pair if "<" not in text]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS * 3, 300, tags=(TAG,))
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("normalization", [None, "NFKC"])
+def test_a_tag_is_one_token_that_changes_no_other(lowercase, normalization, tmp_path):
+    options = {"lowercase": lowercase, "normalization": normalization}
+    plain, made = train_tokenizer(TEXTS * 3, 300, **options), train_tokenizer(TEXTS * 3, 301, tags=(TAG,), **options)
+    made.save_pretrained(tmp_path)
+    for tokenizer in (made, AutoTokenizer.from_pretrained(tmp_path)):
+        assert tags_of(tokenizer) == {TAG: len(plain)} and len(tokenizer) == len(plain) + 1 <= 301
+        for text in TEXTS:
+            ids = plain(text.strip()).input_ids
+            assert tokenizer(text.strip()).input_ids == ids
+            assert tokenizer(f"{TAG} {text.strip()}").input_ids == [len(plain), *ids]
+            # Nobody reads it, whatever is asked of special tokens.
+            assert tokenizer.decode([len(plain), *ids]) == plain.decode(ids)
+    # Without tags it is text like any other.
+    assert tags_of(plain) == {} and len(plain(TAG).input_ids) > 2
+    assert plain.decode(plain(TAG).input_ids, skip_special_tokens=True) == TAG
+
+
+def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer, monkeypatch):
+    rng = random.Random(2)
+    parts = [TAG, f"{TAG}x", f"x{TAG}", f"{TAG}{TAG}", ">>EN<<", "house", "Größe", "</s>", "'s", "\x1c", "a\u00a0b"]
+    texts = [rng.choice([" ", " ", "  "]).join(rng.choices(parts, k=rng.randrange(1, 6))).strip() for _ in range(800)]
+    encoder = TextEncoder(serialized(tokenizer))
+    assert encoder(texts).to_pylist() == [tokenizer(text).input_ids for text in texts]
+    # Those of a corpus are not left to the tokenizer as a whole.
+    monkeypatch.setattr(encoder, "_tokenizer", None)
+    encoder._encode = lambda texts, special: [] if not texts else pytest.fail(f"{texts} are not looked up")
+    assert encoder([f"{TAG} house Größe"]).to_pylist() == [tokenizer(f"{TAG} house Größe").input_ids]
+
+
+def test_dropout_leaves_tags_whole(tokenizer):
+    texts = [f"{TAG} das große Haus", TAG, f"the{TAG} house", f"{TAG}\u00a0das"]
+    assert [BpeDropout(tokenizer, 0.0).encode(text, random.Random(0)) for text in texts] == tokenizer(texts).input_ids
+    dropout, rng = BpeDropout(tokenizer, 0.5), random.Random(1)
+    splits = [dropout.encode(texts[0], rng) for _ in range(20)]
+    assert {ids[0] for ids in splits} == {tags_of(tokenizer)[TAG]} and len({*map(tuple, splits)}) > 10
+    assert {tokenizer.decode(ids, skip_special_tokens=True) for ids in splits} == {"das große Haus"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_each_pair_is_encoded_as_it_is_and_turned_round(tokenizer, streaming):
+    """Against the tokenizer, pair by pair."""
+    tag_id, kept, report = tags_of(tokenizer)[TAG], [], CorpusReport()
+    max_length = len(tokenizer(PAIRS[-1][1]).input_ids)
+    for one, other in PAIRS:
+        for source, target, before in ((one, other, []), (other, one, [tag_id])):
+            source_ids, target_ids = before + tokenizer(source.strip()).input_ids, tokenizer(target.strip()).input_ids
+            is_empty = not (source.strip() and target.strip())
+            is_long = max(len(source_ids), len(target_ids)) > max_length
+            report.empty, report.too_long = report.empty + is_empty, report.too_long + (is_long and not is_empty)
+            if not is_empty and not is_long:
+                kept.append((source_ids, target_ids))
+    report.kept = len(kept)
+    raw = Dataset.from_list([{"source": source, "target": target} for source, target in PAIRS])
+    pairs = in_both_directions(raw.to_iterable_dataset() if streaming else raw, TAG)
+    prepared, found = prepare_pairs(pairs, tokenizer, tokenizer, max_length=max_length, max_length_ratio=None)
+    assert [(row["input_ids"], row["labels"]) for row in prepared] == kept
+    assert found == report
+    # The tag alone made a turned pair too long.
+    assert (report.read, report.empty, report.too_long) == (12, 4, 1)

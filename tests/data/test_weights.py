@@ -1,0 +1,175 @@
+"""Weighted corpora: how often each pair is seen, against arithmetic with fractions."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
+from vaswani_hf.data.bpe_dropout import BpeDropout
+from vaswani_hf.data.columns import corpus_digest, pair_corpora
+from vaswani_hf.data.corpus import load_corpus
+from vaswani_hf.data.endless import EndlessSampler, EpochPairs
+from vaswani_hf.data.weights import WeightedPairs
+from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+
+SIZES, WEIGHTS = [40, 7, 30, 1, 12], [0.25, 2.5, 1, 0.1, 0]
+BUDGETS = (90, 80)
+
+
+@pytest.fixture(scope="module")
+def lengths() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    source = rng.integers(2, 40, sum(SIZES))
+    return source, np.clip(source + rng.integers(-2, 3, sum(SIZES)), 2, 40)
+
+
+@pytest.fixture(scope="module")
+def corpora() -> np.ndarray:
+    # Pairs of a corpus need not stand side by side.
+    return np.random.default_rng(2).permutation(np.repeat(range(len(SIZES)), SIZES))
+
+
+def sampler(lengths, corpora, seed=3):
+    weighted = WeightedPairs(*lengths, corpora, WEIGHTS, seed)
+    places = (weighted.source_lengths, weighted.target_lengths)
+    return TokenBudgetSampler(*places, *BUDGETS, seed=seed, pairs_of=weighted.of_epoch), weighted
+
+
+def epoch_of(made, epoch):
+    made.set_epoch(epoch)
+    return list(made)
+
+
+def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
+    made, weighted = sampler(lengths, corpora)
+    # The lightest corpus has one pair, and no part of it can be seen.
+    shares = [Fraction(weight) if number != 3 else Fraction(1) for number, weight in enumerate(WEIGHTS)]
+    # 2.5 times 7 pairs are no whole number.
+    shares[1] = Fraction(18, 7)
+    assert weighted.num_pairs == SIZES
+    assert (
+        weighted.num_places == [share * size for share, size in zip(shares, SIZES, strict=True)] == [10, 18, 30, 1, 0]
+    )
+    seen: Counter[int] = Counter()
+    for epochs in range(1, 16):
+        numbers = [number for batch in epoch_of(made, epochs - 1) for number in batch]
+        assert len({*numbers}) == len(numbers) == 59
+        # A pair that is there twice has two numbers, of the same remainder.
+        copies = Counter(number % len(corpora) for number in numbers)
+        assert all(number // len(corpora) < copies[number % len(corpora)] for number in numbers)
+        seen += copies
+        for pair, corpus in enumerate(corpora):
+            expected = shares[corpus] * epochs
+            assert math.floor(expected) <= seen[pair] <= math.ceil(expected)
+        if epochs % 4 == 0:
+            assert {seen[pair] for pair in np.flatnonzero(corpora == 0)} == {epochs // 4}
+
+
+def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_epoch(lengths, corpora):
+    made, weighted = sampler(lengths, corpora)
+    longest = np.zeros(len(weighted.source_lengths), int)
+    for epoch in range(90):
+        batches = epoch_of(made, epoch)
+        assert len(batches) == len(made)
+        for batch in batches:
+            pairs = np.array(batch) % len(corpora)
+            for side, budget in zip(lengths, BUDGETS, strict=True):
+                assert len(pairs) * side[pairs].max() <= budget
+        longest = np.maximum(longest, lengths[0][weighted.of_epoch(epoch) % len(corpora)])
+    # A place is no longer than the longest pair that takes it.
+    assert np.array_equal(longest, weighted.source_lengths)
+    assert epoch_of(made, 5) != epoch_of(made, 9)
+    assert epoch_of(sampler(lengths, corpora)[0], 5) == epoch_of(made, 5)
+    assert epoch_of(sampler(lengths, corpora, seed=4)[0], 5) != epoch_of(made, 5)
+
+
+def test_weights_of_1_give_each_pair_once(lengths, corpora):
+    weighted = WeightedPairs(*lengths, corpora, [1.0] * len(SIZES), 3)
+    assert sorted(weighted.of_epoch(7).tolist()) == list(range(len(corpora)))
+
+
+def test_processes_share_weighted_batches_and_go_on_anywhere(lengths, corpora):
+    whole = list(itertools.islice(EndlessSampler(sampler(lengths, corpora)[0]), 60))
+    assert {epoch for batch in whole for epoch, _ in batch} > {0, 1, 2}
+    for position in (1, 17, 38):
+        parts = [
+            EndlessSampler(sampler(lengths, corpora)[0], position, num_processes=2, process_index=index)
+            for index in range(2)
+        ]
+        taken = [batch for both in zip(*parts, range(10), strict=False) for batch in both[:2]]
+        assert taken == whole[position : position + 20]
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """A function that loads two corpora of three files as a run does."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    texts = {"a1": ["cat", "house on cat", ""], "a2": ["the house"], "b": ["newest house", "on the cat", "lower"]}
+    for name, lines in texts.items():
+        Path(tmp_path, f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
+        Path(tmp_path, f"{name}.de").write_text("".join(f"{line} {name}\n" for line in lines))
+    sides = {
+        f"train_{side}": [f"{tmp_path}/a*.{end}", f"{tmp_path}/b.{end}"]
+        for side, end in (("source", "en"), ("target", "de"))
+    }
+    data = DataSection("en", "de", **sides, train_weights=[0.5, 3], max_length=40)
+
+    def load(dropout=0.0, **changes):
+        section = TokenizerSection(vocab_size=300, bpe_dropout=dropout)
+        return load_corpus(dataclasses.replace(data, **changes), section, 1, tmp_path, new_tokenizers=True)
+
+    return load
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_entry_with_all_of_its_files_is_a_corpus(load, both):
+    corpus, times = load(both_directions=both), 1 + both
+    decode = corpus.target_tokenizer.decode
+    ends = [decode(ids, skip_special_tokens=True) for ids in corpus.train["labels"]]
+    # The pair with an empty side is dropped.
+    turned = [text for text in ends if not text.endswith(("a1", "a2", " b"))]
+    assert len(ends) == 6 * times and len(turned) == 6 * both
+    assert pair_corpora(corpus.train).tolist() == [0] * 3 * times + [1] * 3 * times
+    assert (corpus.weighted.num_pairs, corpus.weighted.num_places) == ([3 * times] * 2, [2 + both, 9 * times])
+    assert corpus.reports["train"].read == 7 * times
+    # Found in the cache.
+    assert load(both_directions=both).train.cache_files == corpus.train.cache_files
+
+
+def test_the_division_into_corpora_is_part_of_the_digest(load, tmp_path):
+    other = {
+        f"train_{side}": [f"{tmp_path}/a1.{end}", f"{tmp_path}/[ab][2.]*{end}"]
+        for side, end in (("source", "en"), ("target", "de"))
+    }
+    here, there = load(), load(**other)
+    assert here.train["labels"] == there.train["labels"] and here.digest["count"] == there.digest["count"] == 6
+    assert here.digest != there.digest
+    assert corpus_digest(here.train.remove_columns("corpus")) == corpus_digest(there.train.remove_columns("corpus"))
+
+
+def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
+    corpus = load(dropout=0.6)
+    dropout = BpeDropout(corpus.source_tokenizer, 0.6)
+    collator = PairCollator(1, bpe_dropout=(dropout, dropout), seed=1, max_length=40)
+    pairs, weighted = EpochPairs(corpus.train), corpus.weighted
+    # The third of the corpus of which each pair is there three times.
+    longest = [(2, number) for number in weighted.of_epoch(2).tolist()[-3:]]
+    assert len({number % len(pairs) for _, number in longest}) == 1
+    splits = [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]
+    assert len({str(ids) for ids in splits}) > 1
+    assert splits == [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]
+
+
+def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
+    with pytest.raises(ValueError) as caught:
+        WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)
+    assert str(caught.value) == (
+        "`data.train_weights` must leave pairs to train on, but is [0, 2.0] where the corpora have [90, 0] pairs after cleaning; "
+        "give one with pairs a weight above 0."
+    )
