@@ -267,25 +267,27 @@ def load_corpus(
                 num_proc=num_proc,
                 keep_text=split == "train" and tokenizer.bpe_dropout > 0,
             )
-    rate = tokenizer.bpe_dropout
     return Corpus(
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
         max_length=data.max_length,
         train=prepared["train"],
         train_text=train_text,
-        train_collator=PairCollator(
-            source_tokenizer.pad_token_id,
-            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate)) if rate else None,
-            seed=seed,
-            max_length=data.max_length,
-        ),
+        train_collator=_collator((source_tokenizer, target_tokenizer), tokenizer.bpe_dropout, seed, data.max_length),
         validation=prepared["validation"],
         validation_text=validation_text,
         test_text=test_text,
         reports=reports,
         weighted=_weighted(prepared["train"], data.train_weights, seed) if data.train_weights else None,
     )
+
+
+def _collator(
+    tokenizers: tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast], rate: float, seed: int, max_length: int
+) -> PairCollator:
+    source, target = tokenizers
+    bpe_dropout = (BpeDropout(source, rate), BpeDropout(target, rate)) if rate else None
+    return PairCollator(source.pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=max_length)
 
 
 def _weighted(pairs: Dataset, weights: list[float], seed: int) -> WeightedPairs:
