@@ -1,5 +1,6 @@
 """Comparisons of systems: p-values against slow definitions, buckets against direct scores, few sentences, the picture."""
 
+import io
 import itertools
 import math
 import random
@@ -7,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tqdm.auto import tqdm
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.evaluation.bleu import score_translations
@@ -177,6 +179,19 @@ def test_the_tables_show_all_systems_and_scores(results):
     table = lines[lines.index("chrF by words of the source") :]
     assert table[1].split() == ["words", "sentences", "worse", "better"]
     assert table[2].split() == [first["words"], str(first["sentences"]), *scores]
+
+
+def test_progress_names_the_test_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
+    sources, references, systems = texts
+    # As on a terminal: elsewhere a bar is switched off, and counts nothing.
+    terminal, bars = io.StringIO(), []
+    settings = {"disable": False, "file": terminal, "ncols": 100, "mininterval": 0}
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda **given: bars.append(tqdm(**given | settings)) or bars[-1])
+    # One system with p-values and one without.
+    compare_systems({**systems, "same": systems["worse"]}, sources, references)
+    assert bars[0].n == bars[0].total > 0
+    assert "\r50 randomization trials of BLEU:  " in terminal.getvalue()
+    assert "\r50 bootstrap resamples of chrF: 100 % [" in terminal.getvalue()
 
 
 def test_a_picture_takes_any_name_and_is_the_same_twice(results):

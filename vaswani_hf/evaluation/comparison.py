@@ -128,7 +128,7 @@ class _Tests:
     def __init__(self, work: int):
         from tqdm.auto import tqdm
 
-        shape = "{desc}: {percentage:3.0f} % [{elapsed}<{remaining}]"
+        shape = "{desc}{percentage:3.0f} % [{elapsed}<{remaining}]"
         # disable=None: no bar where stderr is no terminal.
         self._bar = tqdm(total=work, bar_format=shape, desc="comparing", disable=None, leave=False)
 
