@@ -178,8 +178,8 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path
         rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = f"--train_pairs={tmp_path}/a.jsonl,{tmp_path}/b.jsonl"
-    keys = (files, "--corpus=null", "--train_weights=0.25,3", "--both_directions=true", "--vocab_size=290")
-    base = run("base", *keys, f"--test_pairs={tmp_path}/b.jsonl", "--max_steps=2")
+    keys = (files, "--corpus=null", "--both_directions=true", "--vocab_size=290")
+    base = run("base", *keys, "--train_weights=0.25,3", f"--test_pairs={tmp_path}/b.jsonl", "--max_steps=2")
     printed = capsys.readouterr().out
     assert "train, each pair in both directions: 480 pairs read, 480 kept" in printed
     assert f"train, '{tmp_path}/a.jsonl': 400 pairs, 100 in an epoch (weight 0.25)\n" in printed
@@ -196,14 +196,14 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path
         ValueError, match=r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
     ):
         run("base", *keys, "--resume=true", "--max_steps=3", "--train_weights=0.25,2")
-    next_one = run("next", f"--init_from={base}", *AT_REST)
+    next_one = run("next", f"--init_from={base}", "--vocab_size=290", *AT_REST)
     assert same(weights(next_one), weights(base))
     assert "which knows 100.0% of the pieces" in capsys.readouterr().out
     tokenizer, _ = load_tokenizers(next_one)
     assert list(tags_of(tokenizer)) == [">>en<<"]
     assert load_recipe(next_one / "recipe.yaml").tokenizer.vocab_size == len(tokenizer)
     assert "also translates" not in model_card(next_one, "user/name").content
-    both = run("further", f"--init_from={base}", "--both_directions=true", *AT_REST)
+    both = run("further", f"--init_from={base}", "--both_directions=true", "--vocab_size=290", *AT_REST)
     assert same(weights(both), weights(base))
 
 
