@@ -130,7 +130,7 @@ class _Tests:
 
         shape = "{desc}{percentage:3.0f} % [{elapsed}<{remaining}]"
         # disable=None: no bar where stderr is no terminal.
-        self._bar = tqdm(total=work, bar_format=shape, desc="comparing", disable=None, leave=False)
+        self._bar = tqdm(total=work, bar_format=shape, desc="comparing: ", disable=None, leave=False)
 
     def __enter__(self) -> "_Tests":
         return self
