@@ -211,8 +211,11 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     words = [[word for segment in of for word in segment.words if word >= 0] for of in (plain, found)]
     assert words[1] == [0, *(word + 1 for word in words[0])]
     assert max(words[1]) == len(lines[1].split()) - 1
-    ((whole, _),) = tagged.layouts([Request(lines[1])], [1], TranslationOptions())
-    assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
+    for limit in range(3, 12):
+        tokenizer.model_max_length = limit
+        ((whole, _),) = tagged.layouts([Request(lines[1])], [1], TranslationOptions())
+        assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
+        assert max(len(segment.token_ids) for segment in whole) <= limit
     assert list(tagged.translate([">>en<<"], split_sentences=True)) == [""]
 
 

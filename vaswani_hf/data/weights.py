@@ -12,7 +12,6 @@ length: it is as long as the longest of them, and batches that are cut by the pl
 Legend of shapes: N pairs of all corpora, P places of an epoch, n and m those of one corpus.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +36,8 @@ class _Turns(NamedTuple):
         if m == 0:
             return lengths[:0]
         places = np.arange(m)
-        # r is a multiple of the greatest common divisor, and smaller than n.
-        first, behind = (places * n + math.gcd(n, m) - 1) // m, ((places + 1) * n - 1) // m + 1
+        # r takes the multiples of the greatest common divisor of n and m that are smaller than n.
+        first, behind = places * n // m, ((places + 1) * n - 1) // m + 1
         return np.maximum.reduceat(np.append(lengths, 0), np.stack([first, behind], 1).ravel())[::2]
 
 
