@@ -166,7 +166,6 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], averages),
     ):
         code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
-        assert (tmp_path / name / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
         assert code == 0
         assert said.startswith("the mean of checkpoint-")
         found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)

@@ -5,7 +5,6 @@ Section 6.1: the paper averages the last 5 checkpoints of base models, and 20 of
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from safetensors.torch import load_file
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
     MANIFEST_FILE,
-    RECIPE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
     new_folder,
     read_state,
-    recipe_file,
     scores_by_step,
 )
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
@@ -97,7 +94,7 @@ def numbered_checkpoints(
 
 
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
-    """Writes the average of checkpoints of one model, with its tokenizers and the recipe of the first one, where every command can use it.
+    """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
 
     Args:
         names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
@@ -123,10 +120,6 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         model.load_state_dict(average_checkpoints(folders, file))
         model.save_pretrained(folder)
         save_tokenizers(*tokenizers, folder)
-        recorded = recipe_file(folders[0])
-        if recorded is not None:
-            # Languages, and the licence of the data, are the same.
-            shutil.copyfile(recorded, folder / RECIPE_FILE)
 
 
 def _refuse_another_model(
