@@ -11,7 +11,7 @@ Run `python scripts/ablation.py LIST.yaml OUTPUT [--key value …]`. The list na
 
 Each run is in OUTPUT/NAME; keys of the command line hold for all runs. The same command goes on where an earlier one ended,
 in the middle of a run too. What a run is scored on is the validation split, with the recipe's search: no choice is made on a
-test split, and none is read. Table and picture are written after each run, to OUTPUT/ablation.md and OUTPUT/ablation.png.
+test split, and none is read. Table and picture are written after each run, to OUTPUT/LIST.md and OUTPUT/LIST.png.
 """
 
 import argparse
@@ -19,17 +19,22 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib.figure import Figure
 
-from vaswani_hf.checkpoint.files import METRICS_FILE, write_whole
+from vaswani_hf.checkpoint.files import METRICS_FILE, RESULTS_FILE, write_whole
 from vaswani_hf.recipe import Recipe, load_recipe
+from vaswani_hf.recipe.loading import read_mapping
+from vaswani_hf.recipe.published import is_on_hub
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
+from vaswani_hf.training.hardware import settled
+from vaswani_hf.training.results import read_results
+from vaswani_hf.training.resume import check_earlier_run, earlier_recipe
 from vaswani_hf.training.run import InterruptedRunError
 
 # The keys that say where a run is and what it reads, and not what it tries.
@@ -51,22 +56,26 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
         ValueError: If the list, a run or a key is not as it must be.
     """
     content = _list(path)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
     recipes: dict[str, Recipe] = {}
     for name, keys in content["runs"].items():
-        if not re.fullmatch(r"\w[\w.-]*", str(name)) or not isinstance(keys, dict):
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name) or not isinstance(keys, dict):
             raise ValueError(
-                f"A run in '{path}' must have a name for its folder and a mapping of keys, but has {name}: {keys}."
+                f"A run in '{path}' must have a name for its folder, as text, and a mapping of keys, but has {name!r}: {keys!r}."
             )
-        if keys.get("init_from") in recipes:
-            keys = {**keys, "init_from": str(output / keys["init_from"])}
-        keys = content["all"] | keys
-        words = [word for key, value in keys.items() for word in (f"--{key}", _word(value))]
+        words = [word for key, value in (content["all"] | keys).items() for word in (f"--{key}", _word(value))]
         place = ["--output_dir", str(output / name), "--resume", "true"]
         try:
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
+            recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
+            if recipe.model.get("init_from") is None:
+                # What the folder holds from an earlier time must be this run; one with a base is looked at when it is there.
+                earlier = earlier_recipe(output / name)
+                check_earlier_run(settled(recipe, earlier), earlier)
         except ValueError as error:
             raise ValueError(f"The run `{name}` in '{path}': {error}") from None
-        recipes[name] = _scored_on_validation(recipe)
+        recipes[name] = recipe
     return recipes
 
 
@@ -76,18 +85,34 @@ def _list(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If it is none.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"The list '{path}' cannot be read: {' '.join(str(error).split())}.") from None
-    whole = {"all": {}, **content} if isinstance(content, dict) else {}
+    content = {"all": {}, **read_mapping(path)}
     kinds = {"recipe": str, "all": dict, "runs": dict}
-    if whole.keys() != kinds.keys() or not all(isinstance(whole[key], kind) for key, kind in kinds.items()):
+    if content.keys() != kinds.keys() or not all(isinstance(content[key], kind) for key, kind in kinds.items()):
         raise ValueError(
             f"The list '{path}' must have the keys `recipe`, a file, `runs`, a mapping of names to keys, and perhaps `all`, keys for "
             "all of them, and no other."
         )
-    return whole
+    if not content["runs"]:
+        raise ValueError(f"`runs` in the list '{path}' must name at least one run, but is empty.")
+    return content
+
+
+def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
+    """The recipe with the folder of the run that it begins with, where that is one of the list.
+
+    Raises:
+        ValueError: If that one comes later, or there is no such model.
+    """
+    base = recipe.model.get("init_from")
+    if base in names and base not in earlier:
+        raise ValueError(f"`init_from: {base}` is a run that comes later in the list, or this one; put it before.")
+    if base in names:
+        return replace(recipe, model=recipe.model | {"init_from": str(output / base)})
+    if base is not None and not Path(base).is_dir() and not is_on_hub(base):
+        raise ValueError(
+            f"`init_from: {base}` must be a run of the list, a checkpoint folder or user/name on the Hub."
+        )
+    return recipe
 
 
 def _word(value: Any) -> str:
@@ -96,21 +121,24 @@ def _word(value: Any) -> str:
 
 def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
-    kinds = ("source", "target", "pairs", "split")
-    data = replace(data, **{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds})
-    if not data.files("validation") and data.dataset is None:
+    if not data.files("validation") and (data.dataset is None or data.validation_split is None):
         raise ValueError(
-            "there must be a validation split to compare runs by, but `data.validation_source` is not given."
+            "`data.validation_source` and `data.validation_target`, which runs are compared by, must be given, but are not (nor "
+            "`data.validation_pairs` or a `data.dataset` with a `data.validation_split`)."
         )
-    return replace(recipe, data=data)
+    kinds = ("source", "target", "pairs", "split")
+    return replace(
+        recipe, data=replace(data, **{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds})
+    )
 
 
-def run_all(recipes: dict[str, Recipe], output: Path) -> dict[str, dict[str, Any] | str]:
+def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
     """Trains what is not trained yet, and writes table and picture after each run.
 
     Args:
         recipes (dict): Recipes by name.
         output (Path): The folder of all runs.
+        stem (str): The name of table and picture.
 
     Returns:
         dict: By name the results of a run, or the sentence that says why it has none.
@@ -118,18 +146,24 @@ def run_all(recipes: dict[str, Recipe], output: Path) -> dict[str, dict[str, Any
     Raises:
         InterruptedRunError: If a signal ended a run early.
     """
-    results: dict[str, dict[str, Any] | str] = {}
+    # Those that have ended earlier stay in the table, whatever interrupts it.
+    results: dict[str, dict[str, Any] | str] = {
+        name: read_results(output / name) for name in recipes if (output / name / RESULTS_FILE).is_file()
+    }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
         try:
-            results[name] = train(recipe)
+            # Standard output is for the table.
+            with redirect_stdout(sys.stderr):
+                results[name] = train(recipe)
         except InterruptedRunError:
             raise
         except Exception as error:  # The runs after it say nothing about this one.
             results[name] = " ".join(str(error).split())
             print(f"{name}: {results[name]}", file=sys.stderr, flush=True)
-        write_whole(output / "ablation.md", "\n".join(table(recipes, results)) + "\n")
-        draw(recipes, results, output / "ablation.png")
+        results = {name: results[name] for name in recipes if name in results}
+        write_whole(output / f"{stem}.md", "\n".join(table(recipes, results)) + "\n")
+        draw(recipes, results, output / f"{stem}.png")
     return results
 
 
@@ -148,13 +182,14 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     )
     values.pop("model", None)
     changed = {
-        key.rpartition(".")[2]: value
-        for key, value in values.items()
-        if value != others.get(key) and not key.startswith(_OF_THE_PLACE)
+        key: value for key, value in values.items() if value != others.get(key) and not key.startswith(_OF_THE_PLACE)
     }
-    if "init_from" in changed:
-        changed["init_from"] = Path(changed["init_from"]).name
-    return ", ".join(f"{key} {value}" for key, value in changed.items())
+    if "model.init_from" in changed:
+        changed["model.init_from"] = Path(changed["model.init_from"]).name
+    last = [key.rpartition(".")[2] for key in changed]
+    # `lowercase` is a key of two sections.
+    names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
+    return ", ".join(f"{name} {value}" for name, value in zip(names, changed.values(), strict=True))
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:
@@ -171,20 +206,19 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
         "| run | differs from the first by | parameters, millions | steps | epochs | minutes | validation perplexity | BLEU | chrF |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    first, signature = next(iter(recipes.values())), ""
+    first = next(iter(recipes.values()))
+    rulers: dict[str, list[str]] = {}
     for name, result in results.items():
         what = changes(recipes[name], first)
         if isinstance(result, str):
-            lines.append(f"| {name} | {what} | has not ended: {result} |||||||")
+            lines.append(f"| {name} | {_cell(what)} | has not ended: {_cell(result)} |||||||")
             continue
         training, scores = result["training"], result["test"]
-        signature = (
-            f"Scored on the validation split, {recipes[name].decoding.num_beams} beams, {scores['bleu_signature']}; {training['hardware']}. "
-            "Perplexity is per token of each run's own vocabulary."
-        )
+        ruler = f"{recipes[name].decoding.num_beams} beams, {scores['bleu_signature']}; {training['hardware']}"
+        rulers.setdefault(ruler, []).append(name)
         cells = [
             name,
-            what,
+            _cell(what),
             f"{training['parameters'] / 1e6:.2f}",
             f"{training['steps']:,}",
             f"{training['epochs'] or 0:.1f}",
@@ -194,7 +228,17 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
             f"{scores['chrf']:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", signature]
+    means = (
+        [f"{', '.join(names)}: {ruler}." for ruler, names in rulers.items()]
+        if len(rulers) > 1
+        else [f"{ruler}." for ruler in rulers]
+    )
+    of_table = "Scored on the validation split. Perplexity is per token of each run's own vocabulary."
+    return [*lines, "", " ".join([of_table, *means])]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], path: Path) -> None:
@@ -248,9 +292,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         recipes = planned_runs(arguments.list, arguments.output, overrides)
         arguments.output.mkdir(parents=True, exist_ok=True)
-        results = run_all(recipes, arguments.output)
-    except InterruptedRunError as error:
-        print(f"{error} The same command goes on.", file=sys.stderr)
+        results = run_all(recipes, arguments.output, arguments.list.stem)
+    except (InterruptedRunError, KeyboardInterrupt) as error:
+        print(f"{error or 'Interrupted.'} The same command goes on.", file=sys.stderr)
         return 130
     except (OSError, ValueError) as error:
         print(f"ablation.py: {error}", file=sys.stderr)

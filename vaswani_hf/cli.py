@@ -51,6 +51,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     if arguments.model is None and arguments.revision is not None:
         raise ValueError("`--revision` is of the model before `--compare`; write others as user/name@revision.")
+    if arguments.revision is not None and Path(arguments.model).is_file():
+        raise ValueError(f"`--revision` is of a repository, but '{arguments.model}' is a file; leave it out.")
     options = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard")}
     names = ("source", "reference", "comet", "json", "output", "picture", "device")
     evaluate_files(

@@ -146,7 +146,7 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
         assert scores["score"] == pytest.approx(direct)
         assert (scores["confidence_interval"], scores["p_bootstrap"], scores["p_randomization"]) == (None, None, None)
     assert found["notes"] == [
-        f"better differs from the baseline in {number} translations; p-values need 10 that differ.",
+        f"better differs from the baseline in {number} of the translations; p-values need 10 that differ.",
         f"Intervals need 10 sentences, but there are {number}.",
     ]
 
@@ -218,3 +218,16 @@ def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
     with pytest.raises(ValueError) as error:
         check_comparable(3)
     assert str(error.value) == f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}."
+
+
+def test_equal_scores_of_other_translations_are_no_difference():
+    references = [f"a b c d {number}" for number in range(30)]
+    # Each system has one other sentence wrong.
+    systems = {name: [*references] for name in ("one", "two")}
+    for number in range(15):
+        systems["one"][2 * number] = f"a x y d {2 * number}"
+        systems["two"][2 * number + 1] = f"a x y d {2 * number + 1}"
+    rows = compare_systems(systems, references, references)["systems"]
+    assert rows[1]["differing_sentences"] == 30
+    assert rows[0]["bleu"]["score"] == pytest.approx(rows[1]["bleu"]["score"])
+    assert (rows[1]["bleu"]["p_bootstrap"], rows[1]["bleu"]["p_randomization"]) == (1.0, 1.0)

@@ -283,7 +283,7 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
         *[
             (
                 [*TWO_CORPORA, "--train_weights", given],
-                f"`data.train_weights` must be numbers of 0 or more, and one of them above 0, but is {found}; correct them.",
+                f"`data.train_weights` must be numbers from 0 to 1,000, and one of them above 0, but is {found}; correct them.",
             )
             for given, found in (
                 ("0,-1", "[0, -1]"),

@@ -68,12 +68,12 @@ def first_time(ablation, words):
 
 def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
     assert first_time == 1
-    lines = (folder / "runs" / "ablation.md").read_text().split("\n")
+    lines = (folder / "runs" / "list.md").read_text().split("\n")
     assert [line.split(" | ")[0] for line in lines[2:6]] == ["| plain", "| simcut", "| impossible", "| further"]
     assert "| seed 2, simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
     assert "has not ended: `training.report_to`" in lines[4]
     assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
-    assert (folder / "runs" / "ablation.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "runs" / "list.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_scores_are_those_of_the_validation_split_with_the_recipe_s_search(first_time, folder):
@@ -82,15 +82,15 @@ def test_scores_are_those_of_the_validation_split_with_the_recipe_s_search(first
     scores = evaluate_translator(Translator.from_pretrained(str(run), "cpu"), *texts, num_beams=2)
     result = json.loads((run / "results.json").read_text())["test"]
     assert (result["sentences"], result["chrf"]) == (20, pytest.approx(scores["chrf"]))
-    assert f"| {scores['chrf']:.2f} |" in (folder / "runs" / "ablation.md").read_text().split("\n")[3]
+    assert f"| {scores['chrf']:.2f} |" in (folder / "runs" / "list.md").read_text().split("\n")[3]
 
 
 def test_the_second_time_trains_nothing_again(first_time, ablation, words, folder, capsys):
-    table = (folder / "runs" / "ablation.md").read_text()
+    table = (folder / "runs" / "list.md").read_text()
     weights = (folder / "runs" / "plain" / "model.safetensors").stat().st_mtime_ns
     assert ablation.main(words) == 1
-    assert (folder / "runs" / "ablation.md").read_text() == table
-    assert capsys.readouterr().out.endswith(table)
+    assert (folder / "runs" / "list.md").read_text() == table
+    assert capsys.readouterr().out == table
     assert (folder / "runs" / "plain" / "model.safetensors").stat().st_mtime_ns == weights
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
     monkeypatch.setattr(ablation, "train", interrupted)
     assert ablation.main(words) == 130
     assert started == ["plain", "simcut"]
-    assert (tmp_path / "runs" / "ablation.md").read_text().count("\n| ") == 1
+    assert (tmp_path / "runs" / "list.md").read_text().count("\n| ") == 1
     monkeypatch.setattr(ablation, "train", train)
     assert ablation.main(words) == 1
     assert (tmp_path / "runs" / "further" / "results.json").exists()
@@ -116,13 +116,18 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("runs: [", "cannot be read"),
+        ("runs: [", "is no YAML"),
         ("runs: {a: {}}", "must have the keys `recipe`, a file, `runs`"),
         (
             "recipe: recipe.yaml\nruns: {../a: {}}",
-            "must have a name for its folder and a mapping of keys, but has ../a",
+            "must have a name for its folder, as text, and a mapping of keys, but has '../a'",
         ),
-        ("recipe: recipe.yaml\nruns: {a: 3}", "but has a: 3"),
+        ("recipe: recipe.yaml\nruns: {a: 3}", "but has 'a': 3"),
+        ("recipe: recipe.yaml\nruns: {2017: {}}", "as text, and a mapping of keys, but has 2017"),
+        ("recipe: recipe.yaml\nruns: {}", "must name at least one run, but is empty"),
+        ("recipe: recipe.yaml\nruns: {a: {}, a: {}}", "`a` stands twice"),
+        ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` is a run that comes later"),
+        ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run of the list"),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}", "The run `a` in '{}': `--simcut_alfa` is no key"),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "two kinds of a second pass"),
         ("recipe: missing.yaml\nruns: {a: {}}", "missing.yaml' cannot be read"),
@@ -141,7 +146,10 @@ def test_a_list_that_cannot_be_is_refused_before_anything_is_trained(
 
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):
     assert ablation.main([words[0], str(tmp_path / "runs"), *words[2:6]]) == 1
-    assert "`data.validation_source` is not given" in capsys.readouterr().err
+    assert (
+        "`data.validation_source` and `data.validation_target`, which runs are compared by, must be given"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,3 +159,16 @@ def test_each_list_of_the_project_can_be_run(ablation, words, path, tmp_path):
     recipes = ablation.planned_runs(path, tmp_path, words[2:])
     assert len(recipes) > 1
     assert len({ablation.changes(recipe, next(iter(recipes.values()))) for recipe in recipes.values()}) == len(recipes)
+
+
+def test_a_run_that_was_another_one_earlier_is_refused_before_anything_is_trained(
+    first_time, ablation, words, folder, capsys
+):
+    path, table = folder / "other.yaml", (folder / "runs" / "list.md").read_text()
+    path.write_text(
+        LIST.replace("plain: {}", "plain: {}\n  new: {}").replace("simcut_alpha: 3.0", "simcut_alpha: 2.0")
+    )
+    assert ablation.main([str(path), *words[1:]]) == 1
+    assert "The run `simcut` in" in (said := capsys.readouterr().err) and "simcut_alpha` is 2.0" in said
+    assert not (folder / "runs" / "new").exists()
+    assert (folder / "runs" / "list.md").read_text() == table

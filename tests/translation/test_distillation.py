@@ -115,7 +115,7 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     # With nothing else there is no file.
     pairs.write_text(json.dumps({"translation": {"en": " ", "de": "zwei"}}) + "\n")
     code, _, sentence = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl")
-    assert code == 1 and sentence.endswith("it must hold sentences to translate, but none gives a pair.")
+    assert code == 1 and "only empty translations for the" in sentence
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -241,7 +241,8 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
         ),
         (
             ["--output", "there.jsonl", "--resume"],
-            "`--resume` continues what `vaswani distill` wrote, but there.jsonl is another file; give another name.",
+            "`--resume` continues what `vaswani distill` wrote, but the first line of there.jsonl is no record of that; give "
+            "another name, or delete the file.",
         ),
         (
             ["--output", "there.jsonl", "--resume", "--corpus", "null", "--train_pairs", "./there.jsonl"],
@@ -324,3 +325,12 @@ def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch,
         assert code == 0, sentence
     student = json.loads(Path("checkpoints/numbers_student/config.json").read_text())
     assert (student["encoder_layers"], student["decoder_layers"]) == (12, 1)
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_line_of_somebody_else_is_never_lost(vaswani, teacher, recipe, tmp_path, monkeypatch, end):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text(mine := '{"translation": {"en": "one", "de": "eins"}}' + end)
+    code, _, said = vaswani("distill", "recipe.yaml", "--teacher", str(teacher), "--output", "mine.jsonl", "--resume")
+    assert code == 1 and "the first line of mine.jsonl is no record of that" in said
+    assert Path("mine.jsonl").read_text() == mine

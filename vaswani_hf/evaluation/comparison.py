@@ -1,5 +1,6 @@
 """Systems on one test set: intervals and significance of their BLEU and chrF, by sacrebleu, and scores by source length."""
 
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -171,7 +172,7 @@ def _add_intervals(
     signature, results = tests.run("bs", systems, references, metric)
     for row, result in zip(rows, results, strict=True):
         # sacrebleu's mean is a float32.
-        ends = [float(result.mean - result.ci), float(result.mean + result.ci)]  # type: ignore[operator]
+        ends = [max(0.0, float(result.mean - result.ci)), min(100.0, float(result.mean + result.ci))]  # type: ignore[operator]
         interval = ends if len(references) >= FEWEST_SENTENCES else None
         row[key] = {"score": float(result.score), "confidence_interval": interval}
     return signature, results
@@ -189,7 +190,10 @@ def _add_metric(
         if _is_testable(row):
             pair = {name: systems[name] for name in (baseline, row["system"])}
             randomization = tests.run("ar", pair, references, metric)[1][1]
-            row[key] |= {"p_bootstrap": bootstrap.p_value, "p_randomization": randomization.p_value}
+            # sacrebleu counts larger differences and no equal ones: of equal scores it would say p = 0.001.
+            is_tied = math.isclose(bootstrap.score, results[0].score, abs_tol=1e-9)
+            p_values = (1.0, 1.0) if is_tied else (bootstrap.p_value, randomization.p_value)
+            row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
     return str(signature)
 
 
@@ -203,7 +207,7 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
     for row in rows[1:]:
         if not _is_testable(row):
             notes.append(
-                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} translations; p-values need "
+                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the translations; p-values need "
                 f"{FEWEST_SENTENCES} that differ."
             )
     if num_sentences < FEWEST_SENTENCES:

@@ -32,6 +32,10 @@ _NOT_NEGATIVE = """
 """.split()
 
 
+# An epoch holds each pair so often in memory.
+_LARGEST_WEIGHT = 1000
+
+
 def check_recipe(recipe: Recipe) -> None:
     """Refuses a recipe that describes no possible run.
 
@@ -171,7 +175,7 @@ def _check_sources(data: DataSection) -> None:
     if len(given) != 1:
         raise ValueError(
             "Exactly one of `data.corpus`, `data.dataset`, `data.train_pairs` and `data.train_source` with "
-            f"`data.train_target` must be given, but {' and '.join(given) or 'none'} is."
+            f"`data.train_target` must be given, but {' and '.join(given) or 'none'} {'are; set the others to null' if given else 'is'}."
         )
     for split in ("train", "validation", "test"):
         source, target = getattr(data, f"{split}_source"), getattr(data, f"{split}_target")
@@ -200,9 +204,10 @@ def _check_weights(data: DataSection) -> None:
             f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, which does not know how many pairs "
             "there are; leave one of them out."
         )
-    if not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
+    if not all(0 <= weight <= _LARGEST_WEIGHT for weight in weights) or not any(weights):
         raise ValueError(
-            f"`data.train_weights` must be numbers of 0 or more, and one of them above 0, but is {weights}; correct them."
+            f"`data.train_weights` must be numbers from 0 to {_LARGEST_WEIGHT:,}, and one of them above 0, but is {weights}; correct "
+            "them."
         )
     for name in given:
         if len(data.listed(name)) != len(weights):

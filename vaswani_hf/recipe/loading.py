@@ -65,7 +65,7 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     Raises:
         ValueError: If a file extends itself, by others or at once, or something that is no name of a file.
     """
-    content = _content(path, extending[-1] if extending else None)
+    content = read_mapping(path, extending[-1] if extending else None)
     if "extends" not in content:
         return content
     name = content.pop("extends")
@@ -89,8 +89,12 @@ def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _content(path: Path, extending: Path | None) -> dict[str, Any]:
-    """The keys of one file, which another one may extend.
+def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
+    """The keys of one YAML file, none of which may stand twice in a mapping.
+
+    Args:
+        path (Path): The file.
+        extending (Path, optional): The recipe that extends it.
 
     Raises:
         ValueError: If it cannot be read, or is no mapping.

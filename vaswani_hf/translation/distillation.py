@@ -53,6 +53,8 @@ class DistillationJob(Job):
 
     def __post_init__(self):
         super().__post_init__()
+        if len(set(self.teachers)) < len(self.teachers):
+            raise ValueError(f"`--teacher` names one model twice, in {', '.join(self.teachers)}; name each once.")
         if self.engine == "ctranslate2" and self.ensemble:
             raise ValueError(
                 f"`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is {len(self.teachers)}."
@@ -177,18 +179,19 @@ def _written_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSection | None:
-    """The data section that an output was begun with; None if it has no line.
+    """The data section that an output was begun with; None if it has no complete line.
 
     Raises:
         ValueError: If no distillation wrote the output, or one with another record.
     """
     _, row = next(_written_rows(job.output), (0, None))
-    if row is None:
+    if row is None and _is_beginning(Path(job.output).read_bytes(), record):
         return None
-    earlier = row.get("distillation")
+    earlier = (row or {}).get("distillation")
     if not isinstance(earlier, dict):
         raise ValueError(
-            f"`--resume` continues what `vaswani distill` wrote, but {job.output} is another file; give another name."
+            f"`--resume` continues what `vaswani distill` wrote, but the first line of {job.output} is no record of that; give "
+            "another name, or delete the file."
         )
     revision = earlier.pop("dataset_revision", None)
     for name in dict.fromkeys([*record, *earlier]):
@@ -199,6 +202,12 @@ def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSect
                 "begun, or give another name."
             )
     return replace(job.recipe.data, dataset_revision=revision)
+
+
+def _is_beginning(fragment: bytes, record: dict[str, Any]) -> bool:
+    """True if a first line that broke off can be this record's; text of somebody else must not be lost."""
+    begin = json_line({"distillation": record}).rstrip(b"}\n")
+    return fragment[: len(begin)] == begin[: len(fragment)]
 
 
 def _words(value: Any) -> str:
@@ -217,7 +226,8 @@ def _kept(job: DistillationJob, pairs: Iterable[dict[str, str]]) -> tuple[int, i
         if source is None or row.get("pair") != last:
             last, end = row.get("pair", 0), start
             source = next((source for number, source in sources if number == last), None)
-        if source is None or row.get("translation", {}).get(job.languages[0]) != source:
+        translation = row.get("translation")
+        if source is None or not isinstance(translation, dict) or translation.get(job.languages[0]) != source:
             raise ValueError(
                 f"Line {line:,} of {job.output} has another source than the training pair {last} of the recipe; continue it "
                 "with the recipe that it was begun with, or give another name."
@@ -251,12 +261,15 @@ def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done
             number, pair = waiting.popleft()
             rows: list[dict[str, Any]] = [{"translation": of, "pair": number} for of in _texts(job, pair, translation)]
             if rows and record is not None:
-                rows[0]["distillation"], record = record, None
+                rows[0], record = {"distillation": record} | rows[0], None
             file.write(b"".join(map(json_line, rows)))
             for name, count in (("sentences", 1), ("used", bool(rows)), ("pairs", len(rows))):
                 counts[name] += count
         if record is not None:
-            raise ValueError("`data`, train split: it must hold sentences to translate, but none gives a pair.")
+            raise ValueError(
+                f"`--teacher` {', '.join(job.teachers)} has only empty translations for the {counts['sentences']:,} sentences of the "
+                "training split, or these are empty; take a teacher that is trained, or other text."
+            )
     return counts
 
 
