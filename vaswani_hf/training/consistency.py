@@ -95,18 +95,18 @@ class Consistency:
         excluded = self.model.excluded_class(smoothing, labels)
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        factors = (1.0, 0.0) if self.cut_rate is not None else (0.25, 0.25)
-        return _ChunkedDivergence.apply(first, second, self.model.lm_head.weight, excluded, factors, dtype)
+        is_symmetric = self.cut_rate is None
+        return _ChunkedDivergence.apply(first, second, self.model.lm_head.weight, excluded, is_symmetric, dtype)
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """a KL(p || q) + b KL(q || p), summed over N tokens, for the probabilities p and q at two states [N, D] of each.
+    """The divergence of the probabilities p and q at two states [N, D] of each of N tokens, summed over the tokens.
 
     The logits of some tokens are held at a time; their gradients are computed in the forward pass, which backward scales.
     """
 
     @staticmethod
-    def forward(ctx, first, second, weight, excluded, factors, dtype):
+    def forward(ctx, first, second, weight, excluded, is_symmetric, dtype):
         total, matrix = first.new_zeros((), dtype=torch.float32), weight.to(dtype)
         grads = [torch.zeros_like(tensor, dtype=torch.float32) for tensor in (first, second, weight)]
         rows = rows_per_chunk(first.device.type, len(weight))
@@ -117,7 +117,7 @@ class _ChunkedDivergence(torch.autograd.Function):
             if excluded is not None:
                 for of_pass in logits:
                     of_pass[:, excluded] = EXCLUDED_LOGIT
-            divergence, differences = _divergence_and_gradients(*logits, *factors)
+            divergence, differences = _divergence_and_gradients(*logits, is_symmetric)
             total += divergence
             for of_pass, state, difference in zip(grads, states, differences, strict=False):
                 difference = difference.to(dtype)
@@ -135,14 +135,16 @@ class _ChunkedDivergence(torch.autograd.Function):
 
 
 def _divergence_and_gradients(
-    first: torch.Tensor, second: torch.Tensor, forward: float, backward: float
+    first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The sum of `forward` KL(p || q) + `backward` KL(q || p), and its gradients for the logits [N, V] of p and of q."""
+    """The sum of KL(p || q), or of a quarter of KL(p || q) + KL(q || p), and its gradients for the logits [N, V] of p and of q."""
     p, q = (torch.log_softmax(logits, dim=-1) for logits in (first, second))
-    difference, p, q = p - q, p.exp(), q.exp()
+    difference, p, q = p - q, p.exp_(), q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)
+    if not is_symmetric:
+        # In place: beside the products, passes over the logits are the cost.
+        return p_to_q.sum(), [difference.sub_(p_to_q).mul_(p), q.sub_(p)]
     q_to_p = -(q * difference).sum(dim=-1, keepdim=True)
-    # For KL(p || q) they are p (log p - log q - KL) and q - p.
-    for_p = forward * p * (difference - p_to_q) + backward * (p - q)
-    for_q = forward * (q - p) - backward * q * (difference + q_to_p)
-    return (forward * p_to_q + backward * q_to_p).sum(), [for_p, for_q]
+    for_p = p * (difference - p_to_q) + p - q
+    for_q = q - p - q * (difference + q_to_p)
+    return (p_to_q + q_to_p).sum() / 4, [for_p / 4, for_q / 4]
