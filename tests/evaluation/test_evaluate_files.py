@@ -210,6 +210,14 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
             ["--compare", "a", "b", "--revision", "v1"],
             "`--revision` is of the model before `--compare`; write others as user/name@revision.",
         ),
+        (
+            ["a", "--length_penalty", "0", "--device", "cpu"],
+            "`--length_penalty` is for a model, but there are finished translations only (a); leave it out.",
+        ),
+        (
+            ["--compare", "a", "b", "--dtype", "float32"],
+            "`--dtype` is for a model, but there are finished translations only (a, b); leave it out.",
+        ),
         (["a", "--compare", "b", "--tokenize", "13b"], "`tokenize` must be one of "),
         (
             ["a", "--output", "new"],

@@ -13,6 +13,7 @@ import pytest
 
 from vaswani_hf.convert.export import export
 from vaswani_hf.data.corpus import load_split
+from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import train
@@ -81,7 +82,48 @@ def test_pairs_are_those_of_the_translator(vaswani, teacher, recipe, tmp_path):
     assert second == {"translation": {"en": sources[1], "de": translations[1]}, "pair": 2}
     # The record names no folder of this machine.
     assert re.fullmatch("numbers sha256:[0-9a-f]{16}", *first["distillation"].pop("teachers"))
-    assert first["distillation"] == {"languages": ["en", "de"], "keep_references": False, "engine": "torch"}
+    assert first["distillation"] == {
+        "languages": ["en", "de"],
+        "keep_references": False,
+        "engine": "torch",
+        "license": "apache-2.0",
+    }
+
+
+def test_a_student_has_the_licence_of_its_teacher_and_says_who_made_its_pairs(vaswani, teacher, recipe, tmp_path):
+    strict, output, student = tmp_path / "strict", tmp_path / "distilled.jsonl", tmp_path / "student"
+    shutil.copytree(teacher, strict)
+    text = (strict / "recipe.yaml").read_text(encoding="utf-8")
+    assert "  license: null" in text
+    (strict / "recipe.yaml").write_text(
+        text.replace("  license: null", "  license: cc-by-nc-4.0", 1), encoding="utf-8"
+    )
+    assert vaswani("distill", recipe, "--teacher", strict, "--output", output)[0] == 0
+    assert rows_of(output)[0]["distillation"]["license"] == "cc-by-nc-4.0"
+    # An output is continued where the licence has become another one meanwhile.
+    assert vaswani("distill", recipe, "--teacher", strict, "--output", output, "--resume")[0] == 0
+    given = ["--corpus", "null", "--train_pairs", output, "--output_dir", student, "--max_steps", "2"]
+    code, _, sentence = vaswani("train", recipe, *given, "--data.license", "apache-2.0")
+    assert code == 1 and "`data.license` must not permit commercial use" in sentence and not student.exists()
+    assert vaswani("train", recipe, *given, "--attribution", "A. Author")[0] == 0
+    card = str(model_card(student, "user/student"))
+    assert "license: cc-by-nc-4.0" in card
+    assert "Training data: A. Author; translations by the model strict, made with `vaswani distill`" in card
+    # A teacher whose record says nothing leaves the licence open.
+    (strict / "recipe.yaml").write_text(text.replace("corpus: numbers", "corpus: null", 1), encoding="utf-8")
+    assert vaswani("distill", recipe, "--teacher", strict, "--output", tmp_path / "open.jsonl")[0] == 0
+    assert "license" not in rows_of(tmp_path / "open.jsonl")[0]["distillation"]
+
+
+def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):
+    for name, source in (("seen", "seven"), ("unseen", "eight")):
+        line = json.dumps({"translation": {"en": source, "de": source}}) + "\n"
+        (tmp_path / f"{name}.jsonl").write_text(line, encoding="utf-8")
+    files = f"[{tmp_path}/unseen.jsonl, {tmp_path}/seen.jsonl]"
+    given = ["--corpus", "null", "--train_pairs", files, "--train_weights", "[0, 3]"]
+    output = tmp_path / "distilled.jsonl"
+    assert vaswani("distill", recipe, *given, "--teacher", teacher, "--output", output)[0] == 0
+    assert [row["translation"]["en"] for row in rows_of(output)] == ["seven"]
 
 
 def test_several_translations_of_an_ensemble_with_the_references(vaswani, teacher, recipe, tmp_path):

@@ -216,7 +216,8 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
         ((whole, _),) = tagged.layouts([Request(lines[1])], [1], TranslationOptions())
         assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
         assert max(len(segment.token_ids) for segment in whole) <= limit
-    assert list(tagged.translate([">>en<<"], split_sentences=True)) == [""]
+    for split_sentences in (True, False):
+        assert list(tagged.translate([" >>en<< "], split_sentences=split_sentences)) == [""]
 
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers
-from ..recipe.licenses import strictest
+from ..recipe.licenses import check_allowed, strictest
 from ..recipe.published import is_on_hub
 from ..recipe.schema import DataSection, TokenizerSection
 from .batching import PairCollator
@@ -28,7 +28,7 @@ from .corpus_cache import kept_digest, write_tokenizers
 from .directions import in_both_directions
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
-from .reading import PairSource, is_commit, load_pairs
+from .reading import PairSource, distillation_records, is_commit, load_pairs
 from .weights import WeightedPairs
 
 # One of so many held-out numbers is 0.1 % of the score.
@@ -80,6 +80,8 @@ class Corpus:
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     """The sources with one commit of their dataset, and with the licence of the dataset's card if the recipe has none.
 
+    Files that `vaswani distill` wrote have a record of their licence and of the teacher, which is credited too.
+
     Args:
         data (DataSection): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
         earlier (DataSection, optional): The sources that the run to be resumed has recorded; their commit stays, unless
@@ -91,9 +93,10 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
 
     Raises:
         HubError: If there is no such dataset or revision that one may read.
+        ValueError: If the recipe's licence allows more than that of the teacher or of the text it translated.
     """
     if data.dataset is None:
-        return data
+        return _with_facts_of_distillation(data)
     if os.path.isdir(data.dataset):
         # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
@@ -104,6 +107,20 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     else:
         revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
     return replace(data, dataset_revision=revision, license=data.license or license)
+
+
+def _with_facts_of_distillation(data: DataSection) -> DataSection:
+    records = distillation_records(data.listed("train_pairs"))
+    if not records:
+        return data
+    stated, teachers = ([record.get(name) for record in records] for name in ("license", "teachers"))
+    license = strictest(list(dict.fromkeys(stated)))
+    check_allowed(data.license, license, "data.license")
+    names = dict.fromkeys(str(name).split(" sha256:")[0] for of_one in teachers for name in of_one or ())
+    credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
+    credits = [data.attribution] if data.attribution else []
+    credits += [] if credit in (data.attribution or "") else [credit]
+    return replace(data, license=data.license or license, attribution="; ".join(credits))
 
 
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:

@@ -160,6 +160,22 @@ def _paths(pair_source: PairSource, name: str) -> list[str | os.PathLike]:
     return paths
 
 
+def distillation_records(files: list[str]) -> list[dict[str, Any]]:
+    """What `vaswani distill` has recorded in the first lines of those files of pairs that it wrote.
+
+    Args:
+        files: Files and patterns; what cannot be read has no record here, and a sentence when it is read as pairs.
+    """
+    records = []
+    try:
+        for path in _paths(PairSource(pairs_file=files), "pairs_file") if files else ():
+            row = next(_read_json(Path(path)), {}) if Path(path).suffix == ".jsonl" else {}
+            records.append(row.get("distillation"))
+    except (OSError, ValueError):
+        return []
+    return [record for record in records if isinstance(record, dict)]
+
+
 def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
     """The size in bytes and the time of change in nanoseconds of each file.
 

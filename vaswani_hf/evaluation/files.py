@@ -92,6 +92,9 @@ def _refuse_contradictions(job: EvaluationJob) -> None:
     # A folder by two names is one system.
     places = [os.path.realpath(name) if os.path.exists(name) else name for name in systems]
     twice = next((name for number, name in enumerate(systems) if places[number] in places[:number]), None)
+    # A size of batches changes no translation, and is not asked about.
+    of_models = {**job.precision, **job.options, "tokens_per_batch": None}.items()
+    unused = [name for name, value in of_models if value is not None and value is not False]
     refused = {
         "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`.": not systems,
         f"`--compare` must have two systems or more, but there is only {systems and systems[0]}; name another one, or leave "
@@ -101,6 +104,9 @@ def _refuse_contradictions(job: EvaluationJob) -> None:
         "--output`, and compare the files.": bool(job.compare) and job.output is not None,
         f"`--output` is for translations of a model, but {job.model} is a file of translations; leave it out.": (
             job.output is not None and job.model is not None and is_file(job.model)
+        ),
+        f"`--{(unused or [''])[0]}` is for a model, but there are finished translations only ({', '.join(systems)}); leave it out.": (
+            bool(systems and unused) and all(map(is_file, systems))
         ),
         "`--picture` shows a comparison and must come with `--compare`.": job.picture is not None and not job.compare,
         f"`--picture` must end in .png, but is {job.picture}.": not (job.picture or ".png").lower().endswith(".png"),

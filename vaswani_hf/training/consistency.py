@@ -113,11 +113,11 @@ class _ChunkedDivergence(torch.autograd.Function):
         for start in range(0, len(first), rows):
             chunk = slice(start, start + rows)
             states = [of_pass[chunk].to(dtype) for of_pass in (first, second)]
-            logits = [(of_pass @ matrix.T).float() for of_pass in states]
+            p, q = ((of_pass @ matrix.T).float() for of_pass in states)
             if excluded is not None:
-                for of_pass in logits:
-                    of_pass[:, excluded] = EXCLUDED_LOGIT
-            divergence, differences = _divergence_and_gradients(*logits, is_symmetric)
+                for logits in (p, q):
+                    logits[:, excluded] = EXCLUDED_LOGIT
+            divergence, differences = _divergence_and_gradients(p, q, is_symmetric)
             total += divergence
             for of_pass, state, difference in zip(grads, states, differences, strict=False):
                 difference = difference.to(dtype)

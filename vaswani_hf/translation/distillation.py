@@ -23,6 +23,8 @@ from ..checkpoint.files import CHECKPOINT_FILES, recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
+from ..recipe.licenses import data_license, strictest
+from ..recipe.loading import load_recipe
 from ..recipe.published import last_part
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
@@ -101,8 +103,9 @@ def distill(job: DistillationJob) -> str:
         _check_languages(teacher, folder, job)
     record, exists = _record(job, folders), Path(job.output).exists()
     data = pin_dataset(job.recipe.data, _data_of_beginning(job, record) if exists else None)
-    if data.dataset_revision is not None:
-        record["dataset_revision"] = data.dataset_revision
+    of_data = {"dataset_revision": data.dataset_revision, "license": _license(data, folders)}
+    record |= {name: value for name, value in of_data.items() if value is not None}
+    data = _seen_in_training(data)
     pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
     done, end = _kept(job, pairs) if exists else (0, 0)
     counts = _write(job, pairs, None if end else record, done, end)
@@ -140,6 +143,30 @@ def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{job.languages[0]!r} to {job.languages[1]!r}; take another teacher, or {remedy}."
     )
+
+
+def _license(data: DataSection, teachers: list[Path]) -> str | None:
+    """The licence of the pairs: what the data and all teachers allow; None where that is not known."""
+    stated = [data_license(data)]
+    for path in map(recipe_file, teachers):
+        try:
+            recipe = load_recipe(path) if path else None
+        except ValueError:
+            recipe = None
+        stated.append((recipe.publishing.license or data_license(recipe.data)) if recipe else None)
+    return strictest(list(dict.fromkeys(stated)))
+
+
+def _seen_in_training(data: DataSection) -> DataSection:
+    """The sources without the corpora of weight 0."""
+    if not data.train_weights:
+        return data
+    of_kinds: dict[str, Any] = {
+        name: [path for path, weight in zip(paths, data.train_weights, strict=True) if weight]
+        for name in ("train_source", "train_target", "train_pairs")
+        if (paths := data.listed(name))
+    }
+    return replace(data, train_weights=[], **of_kinds)
 
 
 def _record(job: DistillationJob, folders: list[Path]) -> dict[str, Any]:
@@ -193,7 +220,7 @@ def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSect
             f"`--resume` continues what `vaswani distill` wrote, but the first line of {job.output} is no record of that; give "
             "another name, or delete the file."
         )
-    revision = earlier.pop("dataset_revision", None)
+    revision, _ = (earlier.pop(name, None) for name in ("dataset_revision", "license"))
     for name in dict.fromkeys([*record, *earlier]):
         before, now = (_words(found.get(name)) for found in (earlier, record))
         if before != now:

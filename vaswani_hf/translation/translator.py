@@ -290,6 +290,9 @@ class Translator(TranslationEngine):
 
     def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
+        if text.strip() in self._tags:
+            # A direction and nothing to translate.
+            return super()._split("", options)
         if not options.split_sentences:
             return super()._split(text, options)
         tag = next((tag for tag in self._tags if text.lstrip().startswith(tag)), None)
