@@ -250,6 +250,27 @@ def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, tmp_p
     assert not output.exists()
 
 
+def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(vaswani, teacher, recipe, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"en": en, "de": de}) + "\n" for en, de in corpus(recipe))
+    )
+    both, output = tmp_path / "both", tmp_path / "distilled.jsonl"
+    given = ["--corpus", "null", "--train_pairs", tmp_path / "pairs.jsonl"]
+    of_both = ["--both_directions", "true", "--vocab_size", "290", "--max_steps", "60", "--output_dir", both]
+    assert vaswani("train", recipe, *given, *of_both)[0] == 0
+    turned = ["--source_language", "de", "--target_language", "en"]
+    assert vaswani("distill", recipe, *given, *turned, "--teacher", both, "--output", output)[0] == 0
+    sources, translator = [de for _, de in corpus(recipe)], Translator.from_pretrained(str(both), "cpu")
+    found = [row["translation"] for row in rows_of(output)]
+    assert [row["de"] for row in found] == sources
+    assert [row["en"] for row in found] == list(translator.translate(f">>en<< {source}" for source in sources))
+    assert [row["en"] for row in found] != list(translator.translate(sources))
+    code, _, sentence = vaswani(
+        "distill", recipe, "--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *turned
+    )
+    assert code == 1 and sentence.startswith(f"`--teacher` '{teacher}' translates from 'en' to 'de'")
+
+
 def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, tmp_path, repo_id):
     push_checkpoint(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", tmp_path / "distilled.jsonl"]

@@ -21,6 +21,7 @@ from datasets import Dataset
 
 from ..checkpoint.files import CHECKPOINT_FILES, recipe_file
 from ..checkpoint.loading import checkpoint_folder
+from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..recipe.licenses import data_license, strictest
@@ -99,8 +100,12 @@ def distill(job: DistillationJob) -> str:
         ValueError: If a teacher has other languages, or the file to be continued was made with other teachers, settings or text.
     """
     folders = [_folder_of(teacher, job.engine) for teacher in job.teachers]
-    for teacher, folder in zip(job.teachers, folders, strict=True):
-        _check_languages(teacher, folder, job)
+    prefixes = {_prefix_for(teacher, folder, job) for teacher, folder in zip(job.teachers, folders, strict=True)}
+    if len(prefixes) > 1:
+        raise ValueError(
+            f"`--teacher` must name models that are asked alike, but of {', '.join(job.teachers)} one needs a tag in front of the "
+            "text, as a model of both directions, and another does not; take teachers of one kind."
+        )
     record, exists = _record(job, folders), Path(job.output).exists()
     data = pin_dataset(job.recipe.data, _data_of_beginning(job, record) if exists else None)
     of_data = {"dataset_revision": data.dataset_revision, "license": _license(data, folders)}
@@ -108,7 +113,7 @@ def distill(job: DistillationJob) -> str:
     data = _seen_in_training(data)
     pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
     done, end = _kept(job, pairs) if exists else (0, 0)
-    counts = _write(job, pairs, None if end else record, done, end)
+    counts = _write(job, pairs, None if end else record, (done, end), prefixes.pop())
     left_out = counts["sentences"] - counts["used"]
     more = " more" if done else ""
     none = f"; {left_out:,} of the sentences or their translations are empty" if left_out else ""
@@ -122,11 +127,11 @@ def _folder_of(teacher: str, engine: str) -> Path:
     return Path(teacher)
 
 
-def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
-    """Refuses a teacher whose run has recorded other languages than the recipe has.
+def _prefix_for(teacher: str, folder: Path, job: DistillationJob) -> str:
+    """What a teacher needs before a source: the tag of its second direction, or nothing.
 
     Raises:
-        ValueError: If it has.
+        ValueError: If its run has recorded other languages than the recipe has.
     """
     path = recipe_file(folder)
     try:
@@ -134,10 +139,12 @@ def _check_languages(teacher: str, folder: Path, job: DistillationJob) -> None:
         recorded = (data["source_language"], data["target_language"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
         print(f"'{teacher}' has no record of its languages, which are not compared with the recipe's", file=sys.stderr)
-        return
+        return ""
     if recorded == job.languages:
-        return
+        return ""
     is_reverse = recorded == job.languages[::-1]
+    if is_reverse and data.get("both_directions"):
+        return f"{direction_tag(recorded[0])} "
     remedy = "turn the languages and the files of the recipe round" if is_reverse else "take a recipe of its languages"
     raise ValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
@@ -262,19 +269,22 @@ def _kept(job: DistillationJob, pairs: Iterable[dict[str, str]]) -> tuple[int, i
     return last - 1, end
 
 
-def _write(job: DistillationJob, pairs: Any, record: dict[str, Any] | None, done: int, end: int) -> dict[str, int]:
-    """Writes the pairs behind those that are done and behind this byte of the output, the first line with the record.
+def _write(
+    job: DistillationJob, pairs: Any, record: dict[str, Any] | None, kept: tuple[int, int], prefix: str
+) -> dict[str, int]:
+    """Writes the pairs behind what is kept, the first line with the record; the prefix is for the teacher alone.
 
     Raises:
         ValueError: If there is nothing to write.
     """
+    done, end = kept
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
         for number, pair in enumerate(pairs, 1):
             if number > done:
                 waiting.append((number, pair))
-            yield Request(pair["source"])
+            yield Request(prefix + pair["source"])
 
     counts = {"sentences": 0, "used": 0, "pairs": 0}
     total = len(pairs) if isinstance(pairs, Dataset) else None
