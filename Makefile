@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Installed by itself and first, so that pip finds a CPU build where one is at hand.
 TORCH ?= --constraint constraints.txt torch
+# Compiling all modules takes a minute; those that are imported are compiled then.
+INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal
@@ -15,8 +17,8 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/$(INSTALL) $(TORCH)
+	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 quickstart: install
@@ -36,8 +38,8 @@ OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_t
 
 test-oldest:
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt torch
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --editable '.[ctranslate2]' \
+	.venv-oldest/bin/$(INSTALL) --constraint constraints-oldest.txt torch
+	.venv-oldest/bin/$(INSTALL) --constraint constraints-oldest.txt --editable '.[ctranslate2]' \
 		pytest pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
