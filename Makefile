@@ -8,7 +8,8 @@ TORCH ?= --constraint constraints.txt torch
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
-WORKERS := -n auto --maxprocesses 4 --dist worksteal
+# One process more than there are processors: some wait for a network, a disk or a kill.
+WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
 .PHONY: quickstart test test-oldest lint bench install
 
