@@ -29,7 +29,8 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .training.plan import plan_as_text, plan_run
 
     rates = {"hardware": arguments.hardware, "tokens_per_second": arguments.tokens_per_second}
-    plan = plan_run(load_recipe(arguments.recipe, overrides), **rates, mean_length=arguments.mean_length)
+    recipe = load_recipe(arguments.recipe, overrides, needs_data=False)
+    plan = plan_run(recipe, **rates, mean_length=arguments.mean_length)
     print(json.dumps(plan, indent=2) if arguments.json else plan_as_text(plan))
 
 

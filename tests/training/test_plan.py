@@ -1,5 +1,6 @@
 """What a run will cost: parameters as of built models, operations as PyTorch counts them, memory as it is measured."""
 
+import functools
 import json
 import socket
 from pathlib import Path
@@ -13,7 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training.operations import meta_model, step_flops
+from vaswani_hf.training.consistency import Consistency
+from vaswani_hf.training.operations import meta_model, muon_flops, step_flops
+from vaswani_hf.training.optimizer import muon_and_adamw
 from vaswani_hf.training.plan import plan_run, planned_config
 from vaswani_hf.training.run import build_model
 from vaswani_hf.training.step_memory import StepSettings, activation_memory, step_memory
@@ -112,11 +115,13 @@ def batch_of(config, rows, length):
         {"d_k": 16, "d_v": 24, "norm_position": "pre"},
         {"encoder_layers": 1, "decoder_ffn_dim": 256, "decoder_vocab_size": 700},
         {"gradient_checkpointing": True},
+        {"second_pass": "simcut"},
+        {"second_pass": "r_drop"},
     ],
 )
 def test_planned_operations_are_those_that_pytorch_counts(fields):
     fields = dict(fields)
-    checkpointing = fields.pop("gradient_checkpointing", False)
+    checkpointing, second_pass = fields.pop("gradient_checkpointing", False), fields.pop("second_pass", None)
     has_one_vocabulary = "decoder_vocab_size" not in fields
     config = VaswaniConfig(**SMALL | fields, share_encoder_decoder_embeddings=has_one_vocabulary)
     # PyTorch's counter knows neither the fused kernel of processors nor a product that is added in place.
@@ -125,9 +130,29 @@ def test_planned_operations_are_those_that_pytorch_counts(fields):
         compute_layers_twice(model)
     in_place = {torch.ops.aten.addmm_: lambda of, a, b, **kwargs: 2 * a[0] * a[1] * b[1]}
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
-        model(**batch_of(config, 3, 20)).loss.backward()
-    planned = step_flops(meta_model(config), (60, 60), 20, gradient_checkpointing=checkpointing)
+        called(model, second_pass)(**batch_of(config, 3, 20)).loss.backward()
+    planned = step_flops(
+        meta_model(config), (60, 60), 20, gradient_checkpointing=checkpointing, second_pass=second_pass
+    )
     assert planned == counter.get_total_flops()
+
+
+def called(model, second_pass):
+    """What gives the loss of a batch: the model, or two passes of it."""
+    if second_pass is None:
+        return model
+    return functools.partial(Consistency(model, 3.0, 0.05 if second_pass == "simcut" else None), model)
+
+
+def test_planned_operations_of_muon_are_those_that_pytorch_counts():
+    config = VaswaniConfig(**SMALL)
+    model = VaswaniForSeq2SeqLM(config)
+    optimizer = muon_and_adamw(model, load_recipe(NUMBERS).training)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    assert counter.get_total_flops() == muon_flops(meta_model(config)) > 0
 
 
 def test_keys_and_values_of_the_source_are_products_at_its_positions():
@@ -144,13 +169,13 @@ def test_a_window_leaves_a_query_fewer_keys():
     assert whole - near == 3 * 3 * 2 * 2 * 128 * 60 * (15 + 17)
 
 
-def peak_of_a_step(model, batch, bf16) -> int:
+def peak_of_a_step(model, batch, bf16, second_pass=None) -> int:
     """The most bytes that a step has at once, beside the weights and Adam's moments."""
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step():
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model(**batch).loss
+            loss = called(model, second_pass)(**batch).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -178,19 +203,24 @@ def peak_of_a_step(model, batch, bf16) -> int:
         ({"activation_function": "gelu", "dropout": 0.0}, 32, False),
         ({"vocab_size": 12000, "d_model": 64}, 32, False),
         ({"gradient_checkpointing": True}, 64, False),
+        ({"second_pass": "simcut"}, 16, False),
+        ({"second_pass": "r_drop"}, 16, False),
+        ({"second_pass": "simcut", "vocab_size": 12000, "d_model": 64}, 8, False),
     ],
 )
 def test_planned_memory_is_what_a_step_takes(fields, rows, bf16):
     fields = SMALL | fields
-    checkpointing = fields.pop("gradient_checkpointing", False)
+    checkpointing, second_pass = fields.pop("gradient_checkpointing", False), fields.pop("second_pass", None)
     model = VaswaniForSeq2SeqLM(VaswaniConfig(**fields)).train()
     if checkpointing:
         compute_layers_twice(model)
     config, parameters = model.config, model.num_parameters()
     matrices = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
-    settings = StepSettings((rows * 32,) * 2, 32, "cpu", bf16=bf16, gradient_checkpointing=checkpointing)
+    settings = StepSettings(
+        (rows * 32,) * 2, 32, "cpu", bf16=bf16, gradient_checkpointing=checkpointing, second_pass=second_pass
+    )
     planned = step_memory(config, parameters, matrices, settings)
-    measured = peak_of_a_step(model, batch_of(config, rows, 32), bf16)
+    measured = peak_of_a_step(model, batch_of(config, rows, 32), bf16, second_pass)
     assert planned["peak"] - 12 * parameters == pytest.approx(measured, rel=0.15)
 
 
@@ -273,6 +303,25 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("path", sorted(CONFIGURATION.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_is_planned_without_its_files(path):
+    recipe = load_recipe(path, ["--init_from", "null"], needs_data=False)
+    assert plan_run(recipe)["flops"]["counted"]["run"] > 0
+
+
+def test_an_average_and_muon_change_what_is_kept():
+    def memory(*overrides):
+        return plan_run(load_recipe(NUMBERS, [*overrides]))["memory"]["processor"]
+
+    plain, averaged, muon = memory(), memory("--ema_decay=0.99"), memory("--optimizer=muon")
+    parameters = plain["gradients"] // 4
+    assert averaged["weights"] - plain["weights"] == 4 * parameters == averaged["peak"] - plain["peak"]
+    model = meta_model(planned_config(load_recipe(NUMBERS)))
+    linear = (module.weight for module in model.model.modules() if isinstance(module, torch.nn.Linear))
+    matrices = sum(weight.numel() for weight in linear)
+    assert plain["optimizer"] - muon["optimizer"] == 4 * matrices
+
+
 def test_a_plan_for_people(capsys):
     text = printed(capsys, BASE, "--hardware", "P100", "--mean_length", "20")
     lines = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
@@ -340,20 +389,21 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
             "vaswani: `--hardwear` is no key of a recipe; the nearest key is `--shared_vocabulary`.\n",
         ),
         (
-            [NUMBERS, "--simcut_alpha", "3"],
+            [NUMBERS, "--frozen", "encoder"],
             1,
-            "vaswani: `training.simcut_alpha: 3.0` is counted by no plan; leave it out (a second pass takes about twice the time).\n",
+            "vaswani: `training.frozen: encoder` is counted by no plan; leave it out with `--frozen []`, for a plan of the run in "
+            "which all is trained.\n",
         ),
         (
-            [NUMBERS, "--optimizer", "muon"],
+            [NUMBERS, "--mean_length", "100000"],
             1,
-            "vaswani: `training.optimizer: muon` is counted by no plan; plan with adam.\n",
+            "vaswani: `--mean_length` must be at most `data.max_length`, 64, but is 100000.\n",
         ),
         (
             [NUMBERS, "--init_from", "user/name"],
             1,
-            "vaswani: `model.init_from: user/name` would have to be read for a plan; leave it out, and give the fields of that "
-            "model.\n",
+            "vaswani: `model.init_from: user/name` would have to be read for a plan; leave it out with `--init_from null`, and give "
+            "the fields of that model.\n",
         ),
         (["--json"], 2, "vaswani plan: the following arguments are required: recipe; see vaswani plan --help\n"),
     ],

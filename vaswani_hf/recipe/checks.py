@@ -36,11 +36,12 @@ _NOT_NEGATIVE = """
 _LARGEST_WEIGHT = 1000
 
 
-def check_recipe(recipe: Recipe) -> None:
+def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
     """Refuses a recipe that describes no possible run.
 
     Args:
         recipe (Recipe): Keys and types are right already.
+        needs_data (bool): It must say what it is trained on.
 
     Raises:
         ValueError: If a number is out of its range, keys contradict each other, or the data does not allow the licence.
@@ -48,12 +49,12 @@ def check_recipe(recipe: Recipe) -> None:
     _check_numbers(recipe.values())
     _check_training(recipe.training)
     _check_optimizer(recipe.training)
-    _check_regularization(recipe.training)
+    _check_regularization(recipe)
     if recipe.training.metric_for_best_model == "bleu" and not recipe.evaluation.validation_bleu:
         raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
     _check_publishing(recipe.publishing)
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
-    _check_sources(recipe.data)
+    _check_sources(recipe.data, needs_data)
     _check_weights(recipe.data)
     _check_directions(recipe)
     _check_tokenizer(recipe.tokenizer)
@@ -128,7 +129,14 @@ def _check_optimizer(training: TrainingSection) -> None:
         )
 
 
-def _check_regularization(training: TrainingSection) -> None:
+def _check_regularization(recipe: Recipe) -> None:
+    training = recipe.training
+    rates = [recipe.model.get(name) for name in ("dropout", "attention_dropout", "activation_dropout")]
+    if training.r_drop_alpha and rates[0] == 0 and not any(rates[1:]):
+        raise ValueError(
+            f"`training.r_drop_alpha: {training.r_drop_alpha}` compares two passes with other dropout, but `model.dropout` is "
+            f"{rates[0]}, so that both are the same; raise it, or leave `r_drop_alpha` out."
+        )
     if training.r_drop_alpha and training.simcut_alpha:
         raise ValueError(
             f"`training.r_drop_alpha: {training.r_drop_alpha}` and `training.simcut_alpha: {training.simcut_alpha}` are two "
@@ -164,7 +172,7 @@ def _check_batches(data: DataSection, training: TrainingSection, tokenizer: Toke
         )
 
 
-def _check_sources(data: DataSection) -> None:
+def _check_sources(data: DataSection, needs_data: bool) -> None:
     kinds = {
         "corpus": data.corpus,
         "dataset": data.dataset,
@@ -172,7 +180,7 @@ def _check_sources(data: DataSection) -> None:
         "train_source": data.train_source,
     }
     given = [f"`data.{name}`" for name, value in kinds.items() if value]
-    if len(given) != 1:
+    if len(given) > 1 or (needs_data and not given):
         raise ValueError(
             "Exactly one of `data.corpus`, `data.dataset`, `data.train_pairs` and `data.train_source` with "
             f"`data.train_target` must be given, but {' and '.join(given) or 'none'} {'are; set the others to null' if given else 'is'}."
@@ -225,6 +233,11 @@ def _check_directions(recipe: Recipe) -> None:
         raise ValueError(
             "`data.both_directions: true` needs one vocabulary for both languages, but `tokenizer.shared_vocabulary` is false; "
             "set it to true."
+        )
+    if data.source_language == data.target_language:
+        raise ValueError(
+            f"`data.both_directions: true` needs two languages, but `data.source_language` and `data.target_language` are both "
+            f"{data.source_language!r}; correct one of them."
         )
     if data.source_language.split() != [data.source_language]:
         raise ValueError(

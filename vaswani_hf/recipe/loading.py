@@ -38,12 +38,13 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
+def load_recipe(path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True) -> Recipe:
     """A recipe from a file, over the one that it extends, with keys of the command line over both.
 
     Args:
         path (str or Path): A YAML file; its key `extends`, if it has one, names another one, relative to this one.
         overrides (list, optional): `["--key", "value", …]`; a key is `section.key`, or the key alone.
+        needs_data (bool): It must say what it is trained on.
 
     Returns:
         Recipe: Checked: every key known, every value of its type, the keys together possible.
@@ -55,7 +56,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
     recipe = _build(Recipe, content, "")
-    check_recipe(recipe)
+    check_recipe(recipe, needs_data=needs_data)
     return recipe
 
 
@@ -85,7 +86,9 @@ def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        merged[key] = _merged(earlier, value) if isinstance(earlier, dict) and isinstance(value, dict) else value
+        # A section without keys, which YAML reads as null, changes nothing.
+        own = {} if value is None and isinstance(earlier, dict) else value
+        merged[key] = _merged(earlier, own) if isinstance(earlier, dict) and isinstance(own, dict) else own
     return merged
 
 

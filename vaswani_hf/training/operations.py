@@ -13,6 +13,7 @@ from torch import nn
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from .optimizer import NUM_STEPS, muon_matrices
 
 # Sustained FLOPs per second (footnote 5), and the number of P100 that all models were trained on (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
@@ -25,6 +26,8 @@ BIG = {
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
 }
+# With the output projection: the cross-entropy has 3 for each pass that it is of, the divergence 3 for both passes.
+_OUTPUT_PRODUCTS = {None: 3, "simcut": 3 + 6, "r_drop": 6 + 6}
 # Section 5.2: shapes and the seconds of a step.
 _PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (({}, 0.4), (BIG, 1.0))
 
@@ -73,7 +76,12 @@ def forward_flops(model: VaswaniForSeq2SeqLM, positions: tuple[int, int], length
 
 
 def step_flops(
-    model: VaswaniForSeq2SeqLM, positions: tuple[int, int], length: int, *, gradient_checkpointing: bool = False
+    model: VaswaniForSeq2SeqLM,
+    positions: tuple[int, int],
+    length: int,
+    *,
+    gradient_checkpointing: bool = False,
+    second_pass: str | None = None,
 ) -> int:
     """The operations of a training step: a product has two in the backward pass, for the gradients of both its factors.
 
@@ -82,12 +90,27 @@ def step_flops(
         positions (tuple): Source and target positions of the step (tokens).
         length (int): The length of all sentences (tokens).
         gradient_checkpointing (bool): The layers compute their forward pass twice.
+        second_pass (str, optional): "simcut" or "r_drop", which compute all layers for two passes.
 
     Returns:
-        int: Forward and backward.
+        int: Forward and backward, without the optimizer.
     """
     layers, output = forward_flops(model, positions, length)
-    return (4 if gradient_checkpointing else 3) * layers + 3 * output
+    passes = 1 if second_pass is None else 2
+    return (4 if gradient_checkpointing else 3) * passes * layers + _OUTPUT_PRODUCTS[second_pass] * output
+
+
+def muon_flops(model: VaswaniForSeq2SeqLM) -> int:
+    """The products of a step of Muon: for each matrix [m, n] and step of its iteration two of m m n and one of m m m.
+
+    Args:
+        model (VaswaniForSeq2SeqLM): On any device.
+
+    Returns:
+        int: Operations.
+    """
+    shapes = (sorted(matrix.shape) for matrix in muon_matrices(model))
+    return sum(NUM_STEPS * (4 * m * m * n + 2 * m**3) for m, n in shapes)
 
 
 def paper_seconds(flops: float, length: int) -> float:

@@ -115,7 +115,16 @@ def muon_and_adamw(model: nn.Module, training: TrainingSection) -> MuonAndAdamW:
         model (Module): Its stacks have their layers under the name `layers`.
         training (TrainingSection): The optimisation.
     """
-    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    is_matrix = {name: weight.dim() == 2 and ".layers." in name for name, weight in named}
-    matrices, others = ([weight for name, weight in named if is_matrix[name] == kind] for kind in (True, False))
+    matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
+    of_muon = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
     return MuonAndAdamW(matrices, others, training)
+
+
+def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """The weights that Muon is for: the matrices of the layers.
+
+    Args:
+        model (Module): Its stacks have their layers under the name `layers`.
+    """
+    return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]

@@ -9,8 +9,9 @@ from torch import nn
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..recipe.schema import Recipe
-from .operations import NUM_PAPER_GPUS, PAPER_GPUS, gpu_rate, meta_model, paper_seconds, step_flops
+from ..recipe.schema import Recipe, TrainingSection
+from .operations import NUM_PAPER_GPUS, PAPER_GPUS, gpu_rate, meta_model, muon_flops, paper_seconds, step_flops
+from .optimizer import muon_matrices
 from .step_memory import StepSettings, step_memory
 from .trainer import NUMBERS_OF_A_PART
 
@@ -88,7 +89,10 @@ def plan_run(
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     rate = None if hardware is None else gpu_rate(hardware)
-    training, length = recipe.training, min(mean_length or MEAN_LENGTH, recipe.data.max_length)
+    training, longest = recipe.training, recipe.data.max_length
+    if mean_length is not None and mean_length > longest:
+        raise ValueError(f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}.")
+    length = min(mean_length or MEAN_LENGTH, longest)
     model, steps = meta_model(planned_config(recipe)), training.max_steps
     flops = _flops(recipe, model, length)
     batches, hours = training.gradient_accumulation_steps, None
@@ -113,30 +117,34 @@ def plan_run(
 
 
 def _refuse_what_is_not_planned(recipe: Recipe) -> None:
-    training = recipe.training
     if name := recipe.model.get("init_from"):
         raise ValueError(
-            f"`model.init_from: {name}` would have to be read for a plan; leave it out, and give the fields of that model."
+            f"`model.init_from: {name}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
+            "fields of that model."
         )
-    for key in ("r_drop_alpha", "simcut_alpha", "ema_decay", "frozen"):
-        if value := getattr(training, key):
-            raise ValueError(
-                f"`training.{key}: {value}` is counted by no plan; leave it out (a second pass takes about twice the time)."
-            )
-    if training.optimizer == "muon":
-        raise ValueError("`training.optimizer: muon` is counted by no plan; plan with adam.")
+    if frozen := recipe.training.frozen:
+        raise ValueError(
+            f"`training.frozen: {', '.join(frozen)}` is counted by no plan; leave it out with `--frozen []`, for a plan of the run "
+            "in which all is trained."
+        )
+
+
+def _second_pass(training: TrainingSection) -> str | None:
+    return "simcut" if training.simcut_alpha else "r_drop" if training.r_drop_alpha else None
 
 
 def _flops(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str, Any]:
     training = recipe.training
     batches, steps, longest = training.gradient_accumulation_steps, training.max_steps, recipe.data.max_length
     positions = (batches * training.source_tokens_per_batch, batches * training.target_tokens_per_batch)
-    at_mean, at_most = (
-        step_flops(model, positions, tokens, gradient_checkpointing=training.gradient_checkpointing)
-        for tokens in (length, longest)
+    of_optimizer = muon_flops(model) if training.optimizer == "muon" else 0
+    twice, second_pass = training.gradient_checkpointing, _second_pass(training)
+    at_mean, at_most, in_paper = (
+        of_optimizer + step_flops(model, positions, tokens, gradient_checkpointing=again, second_pass=second_pass)
+        # The paper's training computed no layer twice.
+        for tokens, again in ((length, twice), (longest, twice), (length, False))
     )
-    # The paper's training computed no layer twice.
-    seconds = paper_seconds(step_flops(model, positions, length), length)
+    seconds = paper_seconds(in_paper, length)
     by_paper = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
     return {
         "mean_length": length,
@@ -153,7 +161,8 @@ def _memory(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str
     parameters = sum(parameter.numel() for parameter in model.parameters())
     matrices = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     whole = (training.source_tokens_per_batch, training.target_tokens_per_batch)
-    part = max(recipe.data.max_length, NUMBERS_OF_A_PART // config.d_model)
+    second_pass = _second_pass(training)
+    part = max(recipe.data.max_length, NUMBERS_OF_A_PART // config.d_model // (1 if second_pass is None else 2))
     parts = whole if training.torch_compile else (min(whole[0], part), min(whole[1], part))
     found = {}
     for name, device, positions in (("accelerator", "cuda", whole), ("processor", "cpu", parts)):
@@ -164,6 +173,9 @@ def _memory(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str
             bf16=bool(training.bf16),
             gradient_checkpointing=training.gradient_checkpointing,
             accumulates=training.gradient_accumulation_steps > 1 or positions != whole,
+            second_pass=second_pass,
+            has_average=training.ema_decay is not None,
+            num_muon=sum(matrix.numel() for matrix in muon_matrices(model)) if training.optimizer == "muon" else 0,
         )
         found[name] = {
             "source_positions": positions[0],

@@ -39,17 +39,29 @@ class StepSettings:
     gradient_checkpointing: bool = False
     # Gradients of earlier batches of the step lie beside the activations.
     accumulates: bool = False
+    # "simcut" or "r_drop": both passes are computed at once.
+    second_pass: str | None = None
+    # A moving average of the weights, in float32.
+    has_average: bool = False
+    # The weights that Muon is for have one moment each.
+    num_muon: int = 0
 
     @property
     def width(self) -> int:
         """The bytes of a number that a product reads."""
         return 2 if self.bf16 else 4
 
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The positions of source and target that go through the layers at once, in one pass or two."""
+        passes = 1 if self.second_pass is None else 2
+        return self.positions[0] * passes, self.positions[1] * passes
+
 
 def step_memory(config: VaswaniConfig, parameters: int, matrices: int, settings: StepSettings) -> dict[str, int]:
     """The memory of a step by its parts, and its peak (bytes), without PyTorch itself and what an allocator leaves unused.
 
-    Weights and Adam's two moments are always there. The activations and the loss are largest where the forward pass ends, the
+    Weights, their average and the moments are always there. The activations and the loss are largest where the forward pass ends, the
     gradients where the backward pass does, which has freed the activations by then; the peak is the larger of both. Where
     gradients are accumulated they are there all the time.
 
@@ -62,7 +74,7 @@ def step_memory(config: VaswaniConfig, parameters: int, matrices: int, settings:
     Returns:
         dict: `weights`, `gradients`, `optimizer`, `activations`, `loss` and `peak`.
     """
-    weights = 4 * parameters + (2 * matrices if settings.bf16 else 0)
+    weights = 4 * parameters * (2 if settings.has_average else 1) + (2 * matrices if settings.bf16 else 0)
     activations, loss = activation_memory(config, settings), loss_memory(config, settings)
     # The gradient of an embedding is whole before it is added to that of another use of it.
     whole_gradients = 4 * parameters + 4 * _classes(config) * config.d_model
@@ -70,7 +82,7 @@ def step_memory(config: VaswaniConfig, parameters: int, matrices: int, settings:
     parts = {
         "weights": weights,
         "gradients": 4 * parameters,
-        "optimizer": 8 * parameters,
+        "optimizer": 8 * parameters - 4 * settings.num_muon,
         "activations": activations,
         "loss": loss,
     }
@@ -82,7 +94,9 @@ def loss_memory(config: VaswaniConfig, settings: StepSettings) -> int:
 
     It computes its gradients in the forward pass: of the states, 4 D per target position, and of the output projection, 4 D per
     class. Beside them it has the logits of a chunk, 4 bytes each, under autocast twice more, 2 bytes each, for the product and
-    the difference; afterwards, in their place, the gradients a second time, scaled.
+    the difference; afterwards, in their place, the gradients a second time, scaled. A divergence of two passes has gradients of
+    both and of the projection too, and beside them probabilities, differences and terms of sums, as many numbers as 6 times the
+    logits with SimCut and 9 times with R-Drop.
 
     Args:
         config (VaswaniConfig): The shape.
@@ -91,11 +105,15 @@ def loss_memory(config: VaswaniConfig, settings: StepSettings) -> int:
     Returns:
         int: Bytes.
     """
-    classes, target = _classes(config), settings.positions[1]
+    classes, target, passes = _classes(config), settings.positions[1], 2 if settings.second_pass == "r_drop" else 1
     rows = max(1, LOGITS_PER_CHUNK.get(settings.device, LOGITS_PER_CHUNK["else"]) // classes)
     rows = min(rows, ROWS_PER_CHUNK.get(settings.device, rows), target)
-    gradients = 4 * config.d_model * (target + classes)
-    return gradients + max(rows * classes * (8 if settings.bf16 else 4), gradients)
+    gradients = 4 * config.d_model * (passes * target + classes)
+    if settings.second_pass is None:
+        return gradients + max(rows * classes * (8 if settings.bf16 else 4), gradients)
+    of_divergence = 4 * config.d_model * (2 * target + classes)
+    chunk = 4 * rows * classes * (9 if settings.second_pass == "r_drop" else 6)
+    return gradients + of_divergence + max(chunk, of_divergence)
 
 
 def activation_memory(config: VaswaniConfig, settings: StepSettings) -> int:
@@ -108,7 +126,7 @@ def activation_memory(config: VaswaniConfig, settings: StepSettings) -> int:
     Returns:
         int: Bytes.
     """
-    source, target = settings.positions
+    source, target = settings.rows
     states = config.d_model * (source + target)
     encoder, decoder = _encoder_layer(config, settings), _decoder_layer(config, settings)
     shared = 0 if settings.bf16 else 4 * config.d_model * source
@@ -128,7 +146,7 @@ def _classes(config: VaswaniConfig) -> int:
 
 
 def _encoder_layer(config: VaswaniConfig, settings: StepSettings) -> int:
-    source, heads = settings.positions[0], config.encoder_attention_heads
+    source, heads = settings.rows[0], config.encoder_attention_heads
     self_attention = source * (_inputs(config, settings) + _attention(config, settings, heads))
     return (
         self_attention
@@ -138,7 +156,7 @@ def _encoder_layer(config: VaswaniConfig, settings: StepSettings) -> int:
 
 
 def _decoder_layer(config: VaswaniConfig, settings: StepSettings) -> int:
-    (source, target), heads, width = settings.positions, config.decoder_attention_heads, settings.width
+    (source, target), heads, width = settings.rows, config.decoder_attention_heads, settings.width
     attention, keys_and_values = _attention(config, settings, heads), _keys_and_values(config, settings, heads)
     self_attention = target * (_inputs(config, settings) + attention + keys_and_values)
     cross_attention = target * (width * config.d_model + attention) + source * keys_and_values
