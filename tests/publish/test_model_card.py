@@ -265,7 +265,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
     card = model_card(copy(numbers, ["results.json"]), "alice/words")
-    assert "had not come to its end when it was published" in card.text
+    assert "The run that made this model has left no results" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
     assert rows(card)["optimizer steps"] == NOT_KNOWN

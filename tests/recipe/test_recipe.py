@@ -307,6 +307,16 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
             "set it to true.",
         ),
         (
+            ["--both_directions", "true", "--target_language", "en"],
+            "`data.both_directions: true` needs two languages, but `data.source_language` and `data.target_language` are both "
+            "'en'; correct one of them.",
+        ),
+        (
+            ["--r_drop_alpha", "1", "--dropout", "0"],
+            "`training.r_drop_alpha: 1.0` compares two passes with other dropout, but `model.dropout` is 0, so that both are the "
+            "same; raise it, or leave `r_drop_alpha` out.",
+        ),
+        (
             ["--both_directions", "true", "--source_language", "old English"],
             "`data.source_language` must be a word with `data.both_directions: true`, whose tag it becomes part of, but is 'old "
             "English'; name the language by a code such as en.",
@@ -511,6 +521,16 @@ def test_a_recipe_is_merged_over_the_one_that_it_extends(files):
     (folder / "rows" / "written.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     assert "extends" not in recipe.to_yaml()
     assert load_recipe(folder / "rows" / "written.yaml") == recipe
+
+
+def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
+    texts = {
+        "base": MINIMAL + "model: {d_model: 64}\n",
+        "own": "extends: base.yaml\nmodel:\n  # d_model: 8\ntraining:\n",
+    }
+    folder = files(**texts)
+    assert load_recipe(folder / "own.yaml", ["--seed", "1"]) == load_recipe(folder / "base.yaml", ["--seed", "1"])
+    assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model == {"d_model": 64, "d_k": 4}
 
 
 def test_what_is_extended_need_not_be_a_whole_recipe(files):

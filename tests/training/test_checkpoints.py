@@ -237,6 +237,13 @@ def test_the_oldest_by_step_is_deleted_whatever_the_times_of_the_folders(run, co
     assert names(copied) == ["checkpoint-8", "checkpoint-12"]
 
 
+def test_a_way_through_a_folder_that_is_not_there_leads_to_the_run(run, tmp_path):
+    before = weights(run("run"))
+    with pytest.raises(ValueError, match="holds an earlier run"):
+        run("new/../run", "--max_steps", "9")
+    assert same(weights(tmp_path / "run"), before) and not (tmp_path / "new").exists()
+
+
 def stopping(patience):
     return (
         *("--learning_rate_factor", "0", "--early_stopping_patience", patience, "--metric_for_best_model", "bleu"),
@@ -244,8 +251,12 @@ def stopping(patience):
     )
 
 
-def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_results(run, tmp_path):
+def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_results(run, tmp_path, capsys):
     folder = unfinished(run("run", *stopping("1")))
+    assert (
+        "stopped early at step 4: validation bleu has not improved 1 times; the best checkpoint"
+        in capsys.readouterr().out
+    )
     moved = folder.rename(tmp_path / "moved")
     run("moved", *stopping("1"), "--resume", "true")
     assert names(moved) == ["checkpoint-2", "checkpoint-4"]

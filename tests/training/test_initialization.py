@@ -172,6 +172,29 @@ def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_wi
     assert "/home/me" not in str(card)
 
 
+def test_the_terms_of_a_model_hold_for_what_is_made_of_it(run, finished, tmp_path, capsys):
+    base = shutil.copytree(finished, tmp_path / "strict", ignore=shutil.ignore_patterns("checkpoint-*"))
+    text = (base / "recipe.yaml").read_text(encoding="utf-8")
+    stated = "  license: cc-by-nc-4.0\n  attribution: A. Author\n"
+    text = text.replace("  license: null\n  attribution: null\n", stated, 1)
+    assert stated in text
+    (base / "recipe.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="^`publishing.license` must not permit commercial use"):
+        run("refused", f"--init_from={base}", "--publishing.license=mit", *AT_REST)
+    keys = (f"--init_from={base}", "--data.license=mit", "--attribution=B. Other")
+    folder = run("next", *keys, *AT_REST)
+    assert f"'{base}' is under cc-by-nc-4.0, which holds for what is made of it\n" in capsys.readouterr().out
+    run("next", *keys, "--max_steps=2", "--learning_rate_factor=0", "--resume=true")
+    data = load_recipe(folder / "recipe.yaml").data
+    assert (data.license, data.attribution) == ("cc-by-nc-4.0", "B. Other; A. Author")
+    card = model_card(folder, "user/name").content
+    assert "license: cc-by-nc-4.0" in card
+    assert (
+        "It began with the weights of another model, which its run knows as `strict`; what that one was\ntrained on"
+        in card
+    )
+
+
 def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path, capsys):
     """Two stages: weighted corpora in both directions, then one corpus in one, with the weights and tokenizers of the first."""
     for name, size in (("a", 200), ("b", 40)):

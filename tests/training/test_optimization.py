@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from tiny_runs import metrics, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.optimizer import Muon, muon_and_adamw
@@ -171,6 +172,9 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
         assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found), name
     assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
+    # The record of the run is that of the average, whose card says its languages and the licence of the data.
+    assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
+    assert "from `en` to `de`" in model_card(tmp_path / "last", "user/name").content
 
 
 @pytest.mark.parametrize(

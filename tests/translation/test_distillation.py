@@ -330,6 +330,10 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             "`data`, train split: `pairs_file` must be an existing ",
         ),
         (
+            ["--num_return_sequences", "9", "--num_beams", "4"],
+            "`--num_return_sequences` must be at most `--num_beams`, 4, but is 9.",
+        ),
+        (
             ["--num_return_sequences", "9"],
             "Line 1 of the training split: `num_return_sequences` (9) has to be smaller",
         ),

@@ -30,7 +30,7 @@ from ..checkpoint.files import (
 from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
-from ..recipe.published import base_repository
+from ..recipe.published import base_repository, last_part
 from ..recipe.schema import Recipe
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
@@ -78,6 +78,7 @@ def model_card(
         "is_recorded": bool(recipe or results),
         "is_finished": bool(results),
         "base_model": base_model,
+        "base_name": last_part(base) if recipe and (base := recipe.model.get("init_from")) else None,
         "recipe": recipe,
         "recipe_yaml": published_yaml(folder / RECIPE_FILE).strip() if recipe else None,
         "example": json.dumps(_example(recipe, data), ensure_ascii=False),

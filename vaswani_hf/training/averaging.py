@@ -15,10 +15,12 @@ from safetensors.torch import load_file
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
     MANIFEST_FILE,
+    RECIPE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
     new_folder,
     read_state,
+    recipe_file,
     scores_by_step,
 )
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
@@ -96,6 +98,8 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
 
+    If they have one recipe, because they are of one run, the average has it too.
+
     Args:
         names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
         output (str or Path): A folder that is new or empty, and no numbered checkpoint.
@@ -120,6 +124,10 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         model.load_state_dict(average_checkpoints(folders, file))
         model.save_pretrained(folder)
         save_tokenizers(*tokenizers, folder)
+        # Of one run they have one record: languages, data and licence are those of the average too.
+        records = {path.read_bytes() if path else None for path in map(recipe_file, folders)}
+        if len(records) == 1 and (record := records.pop()) is not None:
+            (folder / RECIPE_FILE).write_bytes(record)
 
 
 def _refuse_another_model(

@@ -208,4 +208,11 @@ class EarlyStoppingCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs) -> None:
         is_scheduled = state.global_step % self.training.save_steps == 0
-        control.should_training_stop |= is_scheduled and has_lost_patience(state, self.training)
+        if is_scheduled and has_lost_patience(state, self.training):
+            control.should_training_stop = True
+            if state.is_world_process_zero and state.global_step < state.max_steps:
+                training = self.training
+                say(
+                    f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved "
+                    f"{training.early_stopping_patience:,} times; the best checkpoint gives the final weights"
+                )

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers, save_tokenizers, tags_of
 from ..data.corpus import Corpus
@@ -18,10 +19,13 @@ from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
+from ..recipe.licenses import data_license, strictest
+from ..recipe.loading import load_recipe
 from ..recipe.published import last_part
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, TokenizerSection
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, DataSection, TokenizerSection
 from .operations import meta_model
 from .plan import planned_config
+from .processes import say
 
 _TABLES = ("embed_tokens.weight", "shared.weight", "lm_head.weight")
 
@@ -48,9 +52,8 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         model = {**{field: recorded[field] for field in MODEL_FIELDS if field in recorded}, **recipe.model}
         model["init_from"] = recorded["init_from"]
         tokenizer = dataclasses.replace(earlier.tokenizer, bpe_dropout=recipe.tokenizer.bpe_dropout)
-        return dataclasses.replace(
-            recipe, model=model, tokenizer=tokenizer if recipe.tokenizer.keep else recipe.tokenizer
-        )
+        tokenizer = tokenizer if recipe.tokenizer.keep else recipe.tokenizer
+        return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=_with_terms(recipe.data, earlier))
     folder = checkpoint_folder(name, option="model.init_from")
     check_config(folder, name)
     config = VaswaniConfig.from_pretrained(folder)
@@ -66,7 +69,24 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     recipe = dataclasses.replace(recipe, model=model, tokenizer=tokenizer)
     check_recipe(recipe)
     _check_tag(recipe, folder, name)
-    return recipe
+    path = recipe_file(folder)
+    try:
+        data = _with_terms(recipe.data, load_recipe(path, needs_data=False)) if path else recipe.data
+    except ValueError:
+        return recipe
+    if data.license != recipe.data.license:
+        say(f"'{name}' is under {data.license}, which holds for what is made of it")
+    return dataclasses.replace(recipe, data=data)
+
+
+def _with_terms(data: DataSection, base: Recipe) -> DataSection:
+    """The sources with what holds for the model that a run begins with: a licence that restricts its use, whom to credit."""
+    # Of several licences it is one that restricts the use, or none.
+    restricting = strictest([data.license, base.publishing.license, data_license(base.data)])
+    own, other = data.attribution or "", base.data.attribution or ""
+    # A run that goes on has both of them already.
+    credit = max(own, other, key=len) if own in other or other in own else f"{own}; {other}"
+    return dataclasses.replace(data, license=restricting or data.license, attribution=credit or None)
 
 
 def _pinned(name: str, folder: Path) -> str:

@@ -88,6 +88,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
     Raises:
         InterruptedRunError: If a signal ended the run early.
     """
+    # A way through a folder that is not there yet leads elsewhere once it has been made.
+    recipe = dataclasses.replace(recipe, output_dir=os.path.normpath(recipe.output_dir))
     processes, stop = Processes(), Stop()
     try:
         with stop.listening(processes), stop.ending_at_once(lambda: _interruption(recipe)), _naming_lost(recipe, stop):

@@ -53,6 +53,10 @@ class Job:
     def __post_init__(self):
         if self.workers > 1 and self.device not in (None, "cpu"):
             raise ValueError("`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.")
+        generate = self.options.generate
+        beams, wanted = (generate.get(name) for name in ("num_beams", "num_return_sequences"))
+        if beams and wanted and wanted > beams and not generate.get("do_sample"):
+            raise ValueError(f"`--num_return_sequences` must be at most `--num_beams`, {beams}, but is {wanted}.")
 
     @property
     def skips(self) -> bool:
