@@ -95,12 +95,16 @@ def test_a_student_has_the_licence_of_its_teacher_and_says_who_made_its_pairs(va
     shutil.copytree(teacher, strict)
     text = (strict / "recipe.yaml").read_text(encoding="utf-8")
     assert "  license: null" in text
-    (strict / "recipe.yaml").write_text(
-        text.replace("  license: null", "  license: cc-by-nc-4.0", 1), encoding="utf-8"
+    # The data restricts what may be done with the model, which is published under a licence that does not say so.
+    of_both = text.replace("  license: null", "  license: cc-by-nc-4.0", 1).replace(
+        "  license: null", "  license: other", 1
     )
+    assert of_both.count("  license: other") == 1
+    (strict / "recipe.yaml").write_text(of_both, encoding="utf-8")
     assert vaswani("distill", recipe, "--teacher", strict, "--output", output)[0] == 0
     assert rows_of(output)[0]["distillation"]["license"] == "cc-by-nc-4.0"
     # An output is continued where the licence has become another one meanwhile.
+    (strict / "recipe.yaml").write_text(text, encoding="utf-8")
     assert vaswani("distill", recipe, "--teacher", strict, "--output", output, "--resume")[0] == 0
     given = ["--corpus", "null", "--train_pairs", output, "--output_dir", student, "--max_steps", "2"]
     code, _, sentence = vaswani("train", recipe, *given, "--data.license", "apache-2.0")

@@ -160,7 +160,9 @@ def _license(data: DataSection, teachers: list[Path]) -> str | None:
             recipe = load_recipe(path) if path else None
         except ValueError:
             recipe = None
-        stated.append((recipe.publishing.license or data_license(recipe.data)) if recipe else None)
+        of_model, of_data = (recipe.publishing.license, data_license(recipe.data)) if recipe else (None, None)
+        # A model may be published under "other" where its data restricts what may be done with it.
+        stated.append(strictest([of_model, of_data]) or of_model or of_data)
     return strictest(list(dict.fromkeys(stated)))
 
 
