@@ -272,8 +272,8 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
         ),
         (
             ["--train_weights", "1,2"],
-            "`data.train_weights: [1, 2]` is for the files of `data.train_source` and `data.train_target`, or of "
-            "`data.train_pairs`, but none are given; name the corpora there, or leave the weights out.",
+            "`data.train_weights: [1, 2]` is for the files of `data.train_source` and `data.train_target`, of "
+            "`data.train_pairs` or of `data.train_text`, but none are given; name the corpora there, or leave the weights out.",
         ),
         (
             [*TWO_CORPORA, "--train_weights", "1,2,3"],

@@ -11,6 +11,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from .licenses import check_allowed, check_known, data_license
 from .schema import (
     SMALLEST_VOCABULARY,
+    TEXT_TASKS,
     DataSection,
     EvaluationSection,
     PublishingSection,
@@ -18,10 +19,12 @@ from .schema import (
     TokenizerSection,
     TrainingSection,
 )
+from .tasks import check_task
 
 _AT_LEAST_ONE = """
     data.numbers_train_size data.max_length data.num_proc tokenizer.vocab_size training.max_steps
     training.num_train_epochs training.source_tokens_per_batch training.target_tokens_per_batch
+    training.text_tokens_per_batch
     training.gradient_accumulation_steps training.warmup_steps training.logging_steps training.eval_steps
     training.save_steps training.save_total_limit training.early_stopping_patience decoding.num_beams
     decoding.max_length evaluation.tokens_per_batch
@@ -46,6 +49,7 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
     Raises:
         ValueError: If a number is out of its range, keys contradict each other, or the data does not allow the licence.
     """
+    check_task(recipe)
     _check_numbers(recipe.values())
     _check_training(recipe.training)
     _check_optimizer(recipe.training)
@@ -54,7 +58,7 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
         raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
     _check_publishing(recipe.publishing)
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
-    _check_sources(recipe.data, needs_data)
+    _check_sources(recipe, needs_data)
     _check_weights(recipe.data)
     _check_directions(recipe)
     _check_tokenizer(recipe.tokenizer)
@@ -172,18 +176,20 @@ def _check_batches(data: DataSection, training: TrainingSection, tokenizer: Toke
         )
 
 
-def _check_sources(data: DataSection, needs_data: bool) -> None:
-    kinds = {
-        "corpus": data.corpus,
-        "dataset": data.dataset,
-        "train_pairs": data.train_pairs,
-        "train_source": data.train_source,
-    }
+def _check_sources(recipe: Recipe, needs_data: bool) -> None:
+    data = recipe.data
+    kinds: dict[str, Any] = {"corpus": data.corpus, "dataset": data.dataset}
+    if recipe.task in TEXT_TASKS:
+        kinds["train_text"] = data.train_text
+    else:
+        kinds |= {"train_pairs": data.train_pairs, "train_source": data.train_source}
+    *names, last = [f"`data.{name}`" for name in kinds]
+    last += " with `data.train_target`" if "train_source" in kinds else ""
     given = [f"`data.{name}`" for name, value in kinds.items() if value]
     if len(given) > 1 or (needs_data and not given):
         raise ValueError(
-            "Exactly one of `data.corpus`, `data.dataset`, `data.train_pairs` and `data.train_source` with "
-            f"`data.train_target` must be given, but {' and '.join(given) or 'none'} {'are; set the others to null' if given else 'is'}."
+            f"Exactly one of {', '.join(names)} and {last} must be given, but {' and '.join(given) or 'none'} "
+            f"{'are; set the others to null' if given else 'is'}."
         )
     for split in ("train", "validation", "test"):
         source, target = getattr(data, f"{split}_source"), getattr(data, f"{split}_target")
@@ -191,7 +197,7 @@ def _check_sources(data: DataSection, needs_data: bool) -> None:
             raise ValueError(
                 f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and {target!r}."
             )
-        named = [f"`data.{split}_{kind}`" for kind in ("source", "pairs") if getattr(data, f"{split}_{kind}")]
+        named = [f"`data.{split}_{kind}`" for kind in ("source", "pairs", "text") if getattr(data, f"{split}_{kind}")]
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
@@ -201,11 +207,11 @@ def _check_weights(data: DataSection) -> None:
     weights = data.train_weights
     if not weights:
         return
-    given = [name for name in ("train_source", "train_target", "train_pairs") if data.listed(name)]
+    given = [name for name in ("train_source", "train_target", "train_pairs", "train_text") if data.listed(name)]
     if not given:
         raise ValueError(
-            f"`data.train_weights: {weights}` is for the files of `data.train_source` and `data.train_target`, or of "
-            "`data.train_pairs`, but none are given; name the corpora there, or leave the weights out."
+            f"`data.train_weights: {weights}` is for the files of `data.train_source` and `data.train_target`, of "
+            "`data.train_pairs` or of `data.train_text`, but none are given; name the corpora there, or leave the weights out."
         )
     if data.streaming:
         raise ValueError(

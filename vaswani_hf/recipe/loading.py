@@ -15,6 +15,7 @@ import yaml
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from .checks import check_recipe
 from .schema import MODEL_FIELDS, Recipe
+from .tasks import settle_task
 
 
 class _Loader(yaml.SafeLoader):
@@ -55,7 +56,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None, *, needs_d
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    recipe = _build(Recipe, content, "")
+    recipe = settle_task(_build(Recipe, content, ""))
     check_recipe(recipe, needs_data=needs_data)
     return recipe
 
@@ -137,7 +138,7 @@ def _sections() -> dict[str, type]:
 
 def _places() -> dict[str, list[str]]:
     """The places, `section.key`, of each key that a recipe can have."""
-    found = {name: [name] for name in ("output_dir", "seed")} | {
+    found = {name: [name] for name in ("output_dir", "task", "seed")} | {
         name: [f"model.{name}"] for name in ("init_from", *MODEL_FIELDS)
     }
     for section, section_type in _sections().items():

@@ -17,6 +17,11 @@ _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id pad_token_id
     eos_token_id decoder_start_token_id
 """.split()
+# What a model is trained for: translation and parsing train an encoder and a decoder, the others one stack of the two.
+TASKS = ("translation", "causal_lm", "masked_lm", "parsing")
+# Those whose corpus is plain text.
+TEXT_TASKS = ("causal_lm", "masked_lm")
+
 # All other fields of the config are keys of the recipe's section `model`, beside `init_from`, the model to begin with.
 MODEL_FIELDS = tuple(name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN)
 # Those of them that change how a model is trained, and not what it computes.
@@ -44,10 +49,15 @@ class DataSection:
     `license` is the licence of the training data, an identifier of
     the Hub or "research-only"; null means that it is unknown, or that the card of a dataset of the Hub states it.
     `attribution` names whom to credit for the data.
+
+    The language models (`task: causal_lm` and `masked_lm`) have one `language`, and each of their splits is plain text with
+    one text a line (`…_text`), or the column `text_column` of a dataset, or the number words of both languages
+    (`corpus: numbers`). What is said of pairs holds for texts, too.
     """
 
-    source_language: str
-    target_language: str
+    source_language: str = ""
+    target_language: str = ""
+    language: str = ""
     corpus: Literal["numbers"] | None = None
     numbers_train_size: int = 30000
     dataset: str | None = None
@@ -59,13 +69,17 @@ class DataSection:
     train_source: str | list[str] | None = None
     train_target: str | list[str] | None = None
     train_pairs: str | list[str] | None = None
+    train_text: str | list[str] | None = None
     train_weights: list[float] = field(default_factory=list)
     validation_source: str | list[str] | None = None
     validation_target: str | list[str] | None = None
     validation_pairs: str | list[str] | None = None
+    validation_text: str | list[str] | None = None
     test_source: str | list[str] | None = None
     test_target: str | list[str] | None = None
     test_pairs: str | list[str] | None = None
+    test_text: str | list[str] | None = None
+    text_column: str = "text"
     both_directions: bool = False
     streaming: bool = False
     max_length: int = 256
@@ -83,7 +97,7 @@ class DataSection:
         Returns:
             list: Empty for a split of a dataset, or none.
         """
-        return [path for kind in ("source", "target", "pairs") for path in self.listed(f"{split}_{kind}")]
+        return [path for kind in ("source", "target", "pairs", "text") for path in self.listed(f"{split}_{kind}")]
 
     def listed(self, key: str) -> list[str]:
         """The entries of a key that names files.
@@ -119,6 +133,8 @@ class TrainingSection:
     num_train_epochs: float | None = None
     source_tokens_per_batch: int = 25000
     target_tokens_per_batch: int = 25000
+    # That of the language models, which have no two sides; both of the others are set to it.
+    text_tokens_per_batch: int | None = None
     gradient_accumulation_steps: int = 1
     # Adam is the paper's; AdamW has `weight_decay`; Muon is for the matrices of the layers, with AdamW for everything else.
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
@@ -215,6 +231,7 @@ class Recipe:
 
     output_dir: str
     data: DataSection
+    task: Literal["translation", "causal_lm", "masked_lm", "parsing"] = "translation"
     seed: int = 1
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
