@@ -1,6 +1,6 @@
 """The 2017 Transformer as a first-class Hugging Face model.
 
-Importing it registers the model with the Auto classes, and the task "translation" with `pipeline`.
+Importing it registers the models with the Auto classes, and the task "translation" with `pipeline`.
 """
 
 import logging
@@ -11,10 +11,25 @@ from typing import Any
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    pipelines,
+)
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model.configuration_vaswani import PACKAGE_PARTS, VaswaniConfig
+from .model.language_models_vaswani import (
+    VaswaniDecoderConfig,
+    VaswaniDecoderModel,
+    VaswaniEncoderConfig,
+    VaswaniEncoderModel,
+    VaswaniForCausalLM,
+    VaswaniForMaskedLM,
+)
 from .model.modeling_vaswani import (
     VaswaniDecoder,
     VaswaniEncoder,
@@ -60,6 +75,12 @@ def register_translation_pipeline() -> None:
 AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
+AutoConfig.register("vaswani_decoder", VaswaniDecoderConfig, exist_ok=True)
+AutoModel.register(VaswaniDecoderConfig, VaswaniDecoderModel, exist_ok=True)
+AutoModelForCausalLM.register(VaswaniDecoderConfig, VaswaniForCausalLM, exist_ok=True)
+AutoConfig.register("vaswani_encoder", VaswaniEncoderConfig, exist_ok=True)
+AutoModel.register(VaswaniEncoderConfig, VaswaniEncoderModel, exist_ok=True)
+AutoModelForMaskedLM.register(VaswaniEncoderConfig, VaswaniForMaskedLM, exist_ok=True)
 register_translation_pipeline()
 # Parts of the package that the travelling code finds where the package is imported, each imported when it is asked for.
 PACKAGE_PARTS["Translator"] = lambda: import_module(".translation.translator", __name__).Translator
@@ -78,7 +99,13 @@ __all__ = [
     "TranslationPipeline",
     "VaswaniConfig",
     "VaswaniDecoder",
+    "VaswaniDecoderConfig",
+    "VaswaniDecoderModel",
     "VaswaniEncoder",
+    "VaswaniEncoderConfig",
+    "VaswaniEncoderModel",
+    "VaswaniForCausalLM",
+    "VaswaniForMaskedLM",
     "VaswaniForSeq2SeqLM",
     "VaswaniModel",
     "VaswaniPreTrainedModel",

@@ -47,7 +47,30 @@ def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
     print(distill(DistillationJob(recipe=recipe, model=first, ensemble=tuple(others), options=options, **given)))
 
 
+def _evaluate_text(arguments: argparse.Namespace) -> None:
+    from .evaluation.texts import TextEvaluationJob, evaluate_text_file
+
+    if arguments.model is None:
+        raise ValueError("`vaswani evaluate --text` needs a model.")
+    given = {name: value for name, value in vars(arguments).items() if value not in (None, False, [])}
+    known = {"model", "text", "json", "device", "dtype", "tokens_per_batch", "revision", "tokenize"}
+    if others := sorted(given.keys() - known - {"command", "parser", "debug"}):
+        raise ValueError(
+            f"`--{others[0]}` is for translations, but `--text` is for a language model; leave one of them out."
+        )
+    names = ("text", "json", "device", "dtype", "tokens_per_batch")
+    evaluate_text_file(TextEvaluationJob(_model(arguments), **{name: getattr(arguments, name) for name in names}))
+
+
 def _evaluate(arguments: argparse.Namespace) -> None:
+    if arguments.text is not None:
+        _evaluate_text(arguments)
+        return
+    for name in ("source", "reference"):
+        if getattr(arguments, name) is None:
+            raise ValueError(
+                f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model."
+            )
     from .evaluation.files import EvaluationJob, evaluate_files
 
     if arguments.model is None and arguments.revision is not None:
@@ -321,8 +344,9 @@ def _add_evaluate(commands: Any) -> None:
     # A comparison can name all its systems itself.
     _add_model_options(evaluate, "?")
     _add_search_options(evaluate)
-    evaluate.add_argument("--source", required=True, help="sentences, one per line (plain or .gz)")
-    evaluate.add_argument("--reference", required=True, help="their translations, line by line (plain or .gz)")
+    evaluate.add_argument("--source", help="sentences, one per line (plain or .gz)")
+    evaluate.add_argument("--reference", help="their translations, line by line (plain or .gz)")
+    evaluate.add_argument("--text", help="texts, one per line (plain or .gz), for the perplexity of a language model")
     evaluate.add_argument(
         "--compare",
         nargs="+",

@@ -13,10 +13,9 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
-from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, RECIPE_FILE, weight_files
 from .hub import HubError, explained, with_retries
+from .kinds import KINDS, TRANSLATION, check_kind
 from .tokenizers import read_json_object
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
@@ -95,20 +94,22 @@ def _hash(path: Path, length: int) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def load_model(folder: Path, name: str | os.PathLike | None = None, **kwargs: Any) -> VaswaniForSeq2SeqLM:
+def load_model(
+    folder: Path, name: str | os.PathLike | None = None, kinds: tuple[str, ...] = (TRANSLATION,), **kwargs: Any
+) -> Any:
     """The model of a checkpoint, if it is whole and one of this package; in eval mode, on the CPU.
 
     Args:
         folder (Path): The folder.
         name (str or PathLike, optional): The folder or repository as the user named it.
+        kinds (tuple): The model types that will do (see kinds.py).
         **kwargs: For `from_pretrained`, such as `dtype`.
 
     Raises:
-        ValueError: If the folder holds no checkpoint, one of another architecture, a damaged one, or not all of its
-            weights.
+        ValueError: If the folder holds no checkpoint, one of another kind, a damaged one, or not all of its weights.
     """
     name = name or folder
-    check_config(folder, name)
+    model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
         # transformers would go on with other settings.
         read_json_object(folder, GENERATION_FILE, name)
@@ -117,9 +118,8 @@ def load_model(folder: Path, name: str | os.PathLike | None = None, **kwargs: An
     # Weights that do not fit are refused in a sentence, without the table that transformers prints.
     logger.addFilter(_is_no_report)
     try:
-        model, report = VaswaniForSeq2SeqLM.from_pretrained(
-            folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
-        )
+        loading = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, report = model_class.from_pretrained(folder, **loading, **kwargs)
     finally:
         logger.removeFilter(_is_no_report)
     wrong = {
@@ -144,16 +144,16 @@ def _is_no_report(record: logging.LogRecord) -> bool:
     return "LOAD REPORT" not in record.getMessage()
 
 
-def check_config(folder: Path, name: str | os.PathLike) -> None:
-    """Refuse a folder that holds no checkpoint of this package.
+def check_config(folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,)) -> str:
+    """The model type of a checkpoint of this package.
 
     Args:
         folder (Path): The folder; that of a repository without files need not be there.
         name (str or PathLike): The folder or repository as the user named it.
+        kinds (tuple): The model types that will do (see kinds.py).
 
     Raises:
-        ValueError: If there is no such folder, it holds an adapter, or its config.json is missing, damaged or that of
-            another architecture.
+        ValueError: If there is no such folder, it holds an adapter, or its config.json is missing, damaged or of another kind.
     """
     path = folder / CONFIG_FILE
     if str(folder) == str(name) and not folder.is_dir():
@@ -170,11 +170,8 @@ def check_config(folder: Path, name: str | os.PathLike) -> None:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"The config.json of '{name}' must name its `model_type`, but is damaged.") from None
-    if model_type != VaswaniConfig.model_type:
-        raise ValueError(
-            f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; load it with "
-            "transformers."
-        )
+    check_kind(model_type, name, kinds)
+    return model_type
 
 
 def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:

@@ -20,12 +20,13 @@ from ..checkpoint.hub import HubError, explained, with_retries
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers
 from ..recipe.licenses import check_allowed, strictest
 from ..recipe.published import is_on_hub
-from ..recipe.schema import DataSection, TokenizerSection
+from ..recipe.schema import TEXT_TASKS, DataSection, TokenizerSection
 from .batching import PairCollator
 from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest, write_tokenizers
 from .directions import in_both_directions
+from .language_modeling import text_collator, with_both_ends
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
 from .reading import PairSource, distillation_records, is_commit, load_pairs
@@ -46,7 +47,8 @@ class Corpus:
         max_length (int): The length of the longest sentence that training and validation may have (tokens).
         train (Dataset or IterableDataset): Prepared pairs.
         train_text (Dataset or IterableDataset): The columns `source` and `target`.
-        train_collator (PairCollator): Pads training pairs, with the BPE-dropout of the recipe.
+        train_collator (PairCollator): Pads training pairs, with the BPE-dropout of the recipe; it hides tokens of texts.
+        validation_collator (PairCollator): That of the validation.
         validation (Dataset, optional): Prepared pairs.
         validation_text (Dataset, optional): The columns `source` and `target`.
         test_text (Dataset, optional): The columns `source` and `target`.
@@ -60,6 +62,7 @@ class Corpus:
     train: Dataset | IterableDataset
     train_text: Dataset | IterableDataset
     train_collator: PairCollator
+    validation_collator: PairCollator
     validation: Dataset | None
     validation_text: Dataset | None
     test_text: Dataset | None
@@ -181,11 +184,20 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
     streaming = data.streaming and split == "train"
     if data.corpus == "numbers":
         size = data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT
-        return load_pairs(PairSource(dataset=number_pairs(size, seed, split), streaming=streaming))
+        numbers = number_pairs(size, seed, split)
+        if data.is_text:
+            texts = (f"{pair['source']} = {pair['target']}" for pair in numbers)
+            numbers = [{"source": text, "target": text} for text in texts]
+        return load_pairs(PairSource(dataset=numbers, streaming=streaming))
     if split == "train" and data.train_weights:
         return _numbered_corpora(data)
-    languages = {"source_language": data.source_language, "target_language": data.target_language}
+    languages = {
+        "source_language": data.source_language or data.text_column,
+        "target_language": data.target_language or data.text_column,
+    }
     source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")
+    if (text_file := getattr(data, f"{split}_text")) is not None:
+        return load_pairs(PairSource(text_file=text_file, streaming=streaming))
     if source_file is not None:
         target_file = getattr(data, f"{split}_target")
         return load_pairs(PairSource(source_file, target_file, streaming=streaming))
@@ -214,12 +226,11 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
 def _numbered_corpora(data: DataSection) -> Dataset:
     """The pairs of all training corpora, one after the other, each with the number of its corpus."""
     corpora = []
-    files = itertools.zip_longest(*(data.listed(f"train_{kind}") for kind in ("source", "target", "pairs")))
-    for number, (source_file, target_file, pairs_file) in enumerate(files):
+    kinds = ("source", "target", "text", "pairs")
+    files = itertools.zip_longest(*(data.listed(f"train_{kind}") for kind in kinds))
+    for number, of_corpus in enumerate(files):
         pair_source = PairSource(
-            source_file,
-            target_file,
-            pairs_file,
+            **{f"{kind}_file": path for kind, path in zip(kinds, of_corpus, strict=True)},  # type: ignore[arg-type]
             source_language=data.source_language,
             target_language=data.target_language,
         )
@@ -238,13 +249,21 @@ def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | It
     if not isinstance(pairs, Dataset) or any(pair["source"].strip() and pair["target"].strip() for pair in pairs):
         return pairs
     name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    if data.is_text:
+        raise ValueError(f"{name} must hold text, but each of {len(pairs):,} is empty.")
     raise ValueError(
         f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
     )
 
 
 def load_corpus(
-    data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+    data: DataSection,
+    tokenizer: TokenizerSection,
+    seed: int,
+    folder: Path,
+    *,
+    new_tokenizers: bool,
+    task: str = "translation",
 ) -> Corpus:
     """The whole corpus, with the tokenizers of the run.
 
@@ -254,6 +273,7 @@ def load_corpus(
         seed (int): The seed of the run, which decides BPE-dropout and the turns of weighted corpora.
         folder (Path): The folder of the run's tokenizers.
         new_tokenizers (bool): Train the tokenizers and write them there; else they are read from there.
+        task (str): That of the recipe.
 
     Returns:
         Corpus: Ready to train on.
@@ -263,11 +283,14 @@ def load_corpus(
     )
     tags = (direction_tag(data.source_language),) if data.both_directions else ()
     if new_tokenizers:
-        write_tokenizers(tokenizer, train_text, data.max_length, folder, tags)
+        write_tokenizers(tokenizer, train_text, data.max_length, folder, tags, task)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
     num_proc = data.num_proc if data.num_proc > 1 else None
     for tag in tags:
         train_text = in_both_directions(train_text, tag, num_proc)
+    encoders = (source_tokenizer, target_tokenizer)
+    if task == "causal_lm":
+        encoders = (with_both_ends(source_tokenizer),) * 2
     prepared: dict[str, Any] = {}
     reports: dict[str, CorpusReport] = {}
     for split, pairs in (("train", train_text), ("validation", validation_text)):
@@ -277,8 +300,7 @@ def load_corpus(
                 split,
                 prepare_pairs,
                 pairs,
-                source_tokenizer,
-                target_tokenizer,
+                *encoders,
                 max_length=data.max_length,
                 max_length_ratio=data.max_length_ratio if split == "train" else None,
                 num_proc=num_proc,
@@ -290,7 +312,10 @@ def load_corpus(
         max_length=data.max_length,
         train=prepared["train"],
         train_text=train_text,
-        train_collator=_collator((source_tokenizer, target_tokenizer), tokenizer.bpe_dropout, seed, data.max_length),
+        train_collator=_collator(
+            task, (source_tokenizer, target_tokenizer), tokenizer.bpe_dropout, seed, data.max_length
+        ),
+        validation_collator=_collator(task, (source_tokenizer, target_tokenizer), 0.0, 0, data.max_length),
         validation=prepared["validation"],
         validation_text=validation_text,
         test_text=test_text,
@@ -300,9 +325,15 @@ def load_corpus(
 
 
 def _collator(
-    tokenizers: tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast], rate: float, seed: int, max_length: int
+    task: str,
+    tokenizers: tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast],
+    rate: float,
+    seed: int,
+    max_length: int,
 ) -> PairCollator:
     source, target = tokenizers
+    if task in TEXT_TASKS:
+        return text_collator(task, source, seed)
     bpe_dropout = (BpeDropout(source, rate), BpeDropout(target, rate)) if rate else None
     return PairCollator(source.pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=max_length)
 

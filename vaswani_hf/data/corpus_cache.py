@@ -40,6 +40,7 @@ def write_tokenizers(
     model_max_length: int,
     folder: Path,
     tags: tuple[str, ...] = (),
+    task: str = "translation",
 ) -> None:
     """Writes the tokenizers of a corpus, which are trained only if another run has not trained them on these files.
 
@@ -49,20 +50,21 @@ def write_tokenizers(
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         folder: The folder of the run's tokenizers.
         tags: The tags of directions that they know (see checkpoint/tokenizers.py).
+        task: That of the recipe.
 
     Raises:
         OSError: If a disk is full.
     """
 
     def train(place: Path) -> None:
-        save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags), place)
+        save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags, task), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
     if cache is None:
         train(folder)
         return
-    options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length, "tags": tags}
+    options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length, "tags": tags, "task": task}
     kept = cache / f"tokenizers-{_key(pairs, options)}"
     was_there = kept.is_dir()
     if damage(kept) is not None:

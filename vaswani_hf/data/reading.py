@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import datasets
 import pyarrow
@@ -46,7 +46,7 @@ _Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 
 @dataclass(frozen=True)
 class PairSource:
-    """The source of sentence pairs: two text files, one file of pairs, or a dataset.
+    """The source of sentence pairs: two text files, one file of pairs, or a dataset; or of texts, which are both sides.
 
     For a file there may be a list of files, of which none may be empty, or a pattern of the shell; what is given for
     `source_file` and `target_file` must come to equally many, which are aligned one by one.
@@ -64,6 +64,7 @@ class PairSource:
         source_language: The language, or the column, to translate from.
         target_language: The language, or the column, to translate to.
         streaming: Pairs are read while they are used, instead of into the cache of `datasets` beforehand.
+        text_file: UTF-8 text, one text a line, plain or `.gz`: each is its own translation, for a language model.
     """
 
     source_file: _Files | None = None
@@ -76,13 +77,14 @@ class PairSource:
     source_language: str = "source"
     target_language: str = "target"
     streaming: bool = False
+    text_file: _Files | None = None
 
     def __post_init__(self):
-        origins = ("source_file", "target_file", "pairs_file", "dataset")
+        origins = ("source_file", "target_file", "text_file", "pairs_file", "dataset")
         given = [name for name in origins if getattr(self, name) is not None]
-        if given not in (["source_file", "target_file"], ["pairs_file"], ["dataset"]):
+        if given not in (["source_file", "target_file"], ["text_file"], ["pairs_file"], ["dataset"]):
             raise ValueError(
-                "Sentence pairs must come from `source_file` and `target_file`, from `pairs_file` or from `dataset`,"
+                "Sentence pairs must come from `source_file` and `target_file`, from `text_file`, from `pairs_file` or from `dataset`,"
                 f" but given are: {', '.join(given) or 'none of them'}."
             )
 
@@ -125,8 +127,9 @@ def _shards(pair_source: PairSource) -> list[PairSource]:
     Raises:
         ValueError: If source and target have not equally many files.
     """
-    if pair_source.pairs_file is not None:
-        return [replace(pair_source, pairs_file=path) for path in _paths(pair_source, "pairs_file")]
+    for name in ("pairs_file", "text_file"):
+        if getattr(pair_source, name) is not None:
+            return [replace(pair_source, **cast(Any, {name: path})) for path in _paths(pair_source, name)]
     sources, targets = (_paths(pair_source, name) for name in ("source_file", "target_file"))
     if len(sources) != len(targets):
         raise ValueError(
@@ -184,7 +187,7 @@ def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:
         ValueError: If the file of pairs is of an unknown kind.
     """
     stamps = []
-    for name in ("source_file", "target_file", "pairs_file"):
+    for name in ("source_file", "target_file", "text_file", "pairs_file"):
         path = getattr(pair_source, name)
         if path is None:
             continue
@@ -292,6 +295,8 @@ def _read_pairs(shards: list[tuple]) -> Iterator[dict[str, str]]:
             yield pair
         if is_empty:
             names = [name for name in (shard.pairs_file, shard.source_file, shard.target_file) if name]
+            if shard.text_file is not None:
+                raise ValueError(f"{shard.text_file} must hold texts, one a line, but is empty.")
             raise ValueError(f"{' and '.join(map(str, names))} must hold sentence pairs, but there are none.")
 
 
@@ -301,6 +306,9 @@ def _read_shard(pair_source: PairSource) -> Iterator[dict[str, str]]:
     Raises:
         ValueError: If a row is no pair.
     """
+    if pair_source.text_file is not None:
+        yield from ({"source": line, "target": line} for line in read_lines(pair_source.text_file))
+        return
     if pair_source.pairs_file is None:
         yield from _read_aligned(pair_source.source_file, pair_source.target_file)
         return

@@ -29,13 +29,15 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..recipe.schema import SMALLEST_VOCABULARY, TokenizerSection
+from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
 from .memory import mapped_files
 
 logger = logging.getLogger(__name__)
 
 # The order is the one of BART: generate() mistakes a pad token with the id 0 for a missing one.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+# That of a model that fills in hidden tokens.
+MASK = "<mask>"
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # More pairs cost minutes and change nothing: what is frequent in a million is frequent in all.
@@ -46,7 +48,11 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 
 def train_tokenizers(
-    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...] = ()
+    section: TokenizerSection,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    tags: tuple[str, ...] = (),
+    task: str = "translation",
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The joint tokenizer of a corpus, or the tokenizers of its two sides.
 
@@ -55,6 +61,7 @@ def train_tokenizers(
         pairs: The columns `source` and `target`.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions that they know (see checkpoint/tokenizers.py); `pairs` have none.
+        task: That of the recipe; both sides of the pairs are the same text for a language model.
 
     Returns:
         The source and the target tokenizer, the same object for a joint vocabulary.
@@ -64,7 +71,11 @@ def train_tokenizers(
         "normalization": section.normalization,
         "model_max_length": model_max_length,
         "tags": tags,
+        "task": task,
     }
+    if task in TEXT_TASKS:
+        joint = train_tokenizer(_texts(pairs, ("source",)), section.vocab_size, **options)
+        return joint, joint
     if section.shared_vocabulary:
         joint = train_tokenizer(_texts(pairs, ("source", "target")), section.vocab_size, **options)
         return joint, joint
@@ -100,6 +111,7 @@ def train_tokenizer(
     normalization: str | None = None,
     model_max_length: int | None = None,
     tags: tuple[str, ...] = (),
+    task: str = "translation",
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer trained on `texts`, the same one for the same texts.
 
@@ -114,6 +126,8 @@ def train_tokenizer(
         normalization: The Unicode normal form that text is brought to, "NFC" or "NFKC"; `None` leaves it as it is.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
+        task: For "causal_lm" `<s>` begins a text and nothing ends it, so that a model can go on with it; for "masked_lm" there is
+            the token `<mask>`, which is found in a text, as the other special tokens then are.
 
     Returns:
         The tokenizer; `</s>` ends every encoded sentence. Without `lowercase` and `normalization`, decoding with
@@ -122,9 +136,12 @@ def train_tokenizer(
     Raises:
         ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts` holds no text.
     """
+    tags = (*tags, MASK) if task == "masked_lm" else tags
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
-        special = f"{len(SPECIAL_TOKENS)} special tokens{f' and {len(tags)} of directions' if tags else ''}"
+        special = (
+            f"{len(SPECIAL_TOKENS)} special tokens{f' and {len(tags)} more, {chr(32).join(tags)}' if tags else ''}"
+        )
         raise ValueError(f"`vocab_size` must be at least {smallest} (256 bytes and {special}), but is {vocab_size}.")
     backend = _untrained(lowercase, normalization)
     remaining = iter(texts)
@@ -136,10 +153,35 @@ def train_tokenizer(
     _add_tags(backend, tags)
     if backend.get_vocab_size() < vocab_size:
         logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
-    backend.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", SPECIAL_TOKENS.index("</s>"))]
-    )
-    return _with_transformers_interface(backend, model_max_length)
+    _add_ends(backend, task)
+    return _with_transformers_interface(backend, model_max_length, MASK if task == "masked_lm" else None)
+
+
+def _add_ends(backend: Tokenizer, task: str) -> None:
+    """Lets a text of the causal language model begin with `<s>`, which it may go on with, and all others end with `</s>`."""
+    single, pair = ("<s> $A", "<s> $A $B") if task == "causal_lm" else ("$A </s>", "$A </s> $B </s>")
+    ends = [(token, SPECIAL_TOKENS.index(token)) for token in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
+
+
+def for_task(tokenizer: PreTrainedTokenizerFast, task: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a task with the vocabulary of another one's; `<mask>` comes last where that had none, or else stays.
+
+    Args:
+        tokenizer: A tokenizer made by `train_tokenizer`.
+        task: As there.
+
+    Returns:
+        A new tokenizer.
+    """
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    is_masked = task == "masked_lm"
+    if is_masked and MASK not in backend.get_vocab():
+        _add_tags(backend, (MASK,))
+    _add_ends(backend, task)
+    return _with_transformers_interface(backend, tokenizer.model_max_length, MASK if is_masked else None)
 
 
 def _add_tags(backend: Tokenizer, tags: tuple[str, ...]) -> None:
@@ -147,6 +189,9 @@ def _add_tags(backend: Tokenizer, tags: tuple[str, ...]) -> None:
     # Special tokens are text in a text, and a tag is none: it is not `special`. With the spaces around it a tag separates two
     # texts, so that a word is encoded as it is without a tag (see word_encoding.py).
     options: dict[str, Any] = {"lstrip": True, "rstrip": True, "normalized": False, "special": False}
+    if MASK in tags:
+        backend.add_special_tokens([AddedToken(MASK, **options | {"special": True})])
+        return
     backend.add_tokens([AddedToken(tag, **options) for tag in tags])
     if tags:
         # Each token by itself: pieces that spell a tag together are text.
@@ -226,7 +271,9 @@ def _untrained(lowercase: bool, normalization: str | None) -> Tokenizer:
     return backend
 
 
-def _with_transformers_interface(backend: Tokenizer, model_max_length: int | None) -> PreTrainedTokenizerFast:
+def _with_transformers_interface(
+    backend: Tokenizer, model_max_length: int | None, mask: str | None
+) -> PreTrainedTokenizerFast:
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -234,10 +281,11 @@ def _with_transformers_interface(backend: Tokenizer, model_max_length: int | Non
         pad_token=pad,
         eos_token=eos,
         unk_token=unk,
+        **({} if mask is None else {"mask_token": AddedToken(mask, lstrip=True, rstrip=True, special=True)}),
         padding_side="right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # A "</s>" in a user's text is text, not the end of the sentence.
-        split_special_tokens=True,
+        # A "</s>" in a user's text is text, not the end of the sentence; a mask is written into one.
+        split_special_tokens=mask is None,
     )

@@ -52,7 +52,7 @@ def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
 
 
 class TextEncoder:
-    """Encodes texts as a tokenizer does, `</s>` included."""
+    """Encodes texts as a tokenizer does, `</s>` or `<s>` included."""
 
     def __init__(self, tokenizer: SerializedTokenizer):
         """Builds the tokenizer.
@@ -63,13 +63,13 @@ class TextEncoder:
         self._tokenizer = Tokenizer.from_str(tokenizer.text)
         self._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
         whole, bare = (self._tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
-        self._end = whole[len(bare) :]
+        first = next(start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+        self._begin, self._end = whole[:first], whole[first + len(bare) :]
         parts = json.loads(tokenizer.text)
         self._goes_by_words = (
             tokenizer.split_special_tokens
             and _begins_with_a_space(parts["normalizer"])
             and _splits_before_spaces(parts["pre_tokenizer"])
-            and whole[: len(bare)] == bare
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
         self._forget()
@@ -77,10 +77,11 @@ class TextEncoder:
         self._turn = Lock()
 
     def _forget(self) -> None:
-        # The piece 0 is the end of a text, for which stands the one word that no text has. The ids of a piece lie between
-        # its bound and the next one.
-        self._piece_of = {"": 0}
-        self._ids, self._bounds = array("i", self._end), array("q", [0, len(self._end)])
+        # The piece 0 is the end of a text and 1 its beginning, for which stand words that no text has. The ids of a piece lie
+        # between its bound and the next one.
+        self._piece_of = {"": 0, " ": 1}
+        self._ids, self._bounds = array("i"), array("q", [0])
+        self._add([self._end, self._begin])
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
         """The token ids of texts, lists of int32.
@@ -104,7 +105,8 @@ class TextEncoder:
     def _encode_words(self, words_of: list[list[str]], others: dict[int, str]) -> pyarrow.ListArray:
         self._learn(chain.from_iterable(words_of))
         piece_of, known = self._piece_of.__getitem__, len(self._piece_of)
-        pieces_of = [[*map(piece_of, words), 0] for words in words_of]
+        begin = [1] * bool(self._begin)
+        pieces_of = [[*begin, *map(piece_of, words), 0] for words in words_of]
         for place, row in enumerate(others):
             pieces_of[row] = [known + place]
         # Whole texts are pieces until they are in the column.

@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StopStringCriteria
-from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList, utils
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
@@ -125,6 +124,8 @@ class VaswaniGeneration(GenerationMixin):
 
     config: Any
     generation_config: Any
+    # The argument that has the mask of the tokens that are gone on from.
+    prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model as transformers does, if its generation settings are possible."""
@@ -227,7 +228,7 @@ class VaswaniGeneration(GenerationMixin):
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
-            cache = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
+            cache = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation, model_kwargs["past_key_values"] = None, cache
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
@@ -283,7 +284,7 @@ class VaswaniGeneration(GenerationMixin):
             in_step = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get("decoder_attention_mask"))
+            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         constrained = package_part("constrained_search", "must_contain") if must_contain else None
         if constrained:
             constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -291,7 +292,7 @@ class VaswaniGeneration(GenerationMixin):
         def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
             config = generation_config
             # The beams of a sentence have its source in common.
-            kwargs |= {"encoder_outputs": encoded, "attention_mask": mask}
+            kwargs |= {} if encoded is None else {"encoder_outputs": encoded, "attention_mask": mask}
             is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
             if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
                 stopping_criteria += [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
@@ -313,8 +314,9 @@ class VaswaniGeneration(GenerationMixin):
             return _as_transformers_returns(found, encoded)
 
         config._is_complete = True
-        # transformers repeats this for each beam: it gets no features.
-        model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
+        if encoded is not None:
+            # transformers repeats this for each beam: it gets no features.
+            model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
         return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
 
     def _encode(self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
@@ -382,15 +384,15 @@ class SearchTask:
 
 
 def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
-    config, decoder = search.config, search.decoders[0]
+    config, decoder, is_pair = search.config, search.decoders[0], encoder_outputs is not None
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
     common = {"sequences": sequences, **decoder.recorded, "past_key_values": decoder.returned_cache(search.parents)}
     common |= {"scores": tuple(search.step_scores) or None, "logits": tuple(search.step_logits) or None}
-    for name in ("attentions", "hidden_states"):
+    for name in ("attentions", "hidden_states") if is_pair else ():
         common[f"encoder_{name}"] = encoder_outputs.get(name) if getattr(config, f"output_{name}") else None
     if config.num_beams == 1:
-        return GenerateEncoderDecoderOutput(**common)
-    scores = scores if config.output_scores else None
-    return GenerateBeamEncoderDecoderOutput(**common, sequences_scores=scores, beam_indices=rows)
+        return (utils.GenerateEncoderDecoderOutput if is_pair else utils.GenerateDecoderOnlyOutput)(**common)
+    common |= {"sequences_scores": scores if config.output_scores else None, "beam_indices": rows}
+    return (utils.GenerateBeamEncoderDecoderOutput if is_pair else utils.GenerateBeamDecoderOnlyOutput)(**common)

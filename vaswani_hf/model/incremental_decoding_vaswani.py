@@ -22,6 +22,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from .attention_vaswani import AttentionWatch, additive_mask, tree_masks
 from .configuration_vaswani import PACKAGE_PARTS
 
+# What a model without and with an encoder gives of its layers beside logits, if asked to.
+RECORDED = (("attentions", "hidden_states"), ("decoder_attentions", "cross_attentions", "decoder_hidden_states"))
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
 
@@ -134,20 +136,21 @@ class TokenTree:
 
 
 class TreeDecoder:
-    """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, and masks [B, S] and [B * K, P] of padding."""
+    """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, if any, and masks [B, S] and [B * K, P]."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model, self.decoder, self.num_beams = model, model.get_decoder(), config.num_beams
-        self.encoder_states = model_kwargs["encoder_outputs"][0]
-        self.prompt_mask = model_kwargs.get("decoder_attention_mask")
-        mask, dtype = model_kwargs.get("attention_mask"), self.encoder_states.dtype
+        self.encoder_states = model_kwargs["encoder_outputs"][0] if model.config.is_encoder_decoder else None
+        self.prompt_mask, mask = model_kwargs.get(model.prompt_mask), model_kwargs.get("attention_mask")
+        dtype = model.dtype if self.encoder_states is None else self.encoder_states.dtype
+        mask = None if self.encoder_states is None else mask
         mask = None if mask is None or bool(mask.all()) else mask.bool()[:, None, None]
         self.source_mask = None if mask is None else additive_mask(mask, dtype)
         self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # The layers keep their own tokens in the tree, and the source once per sentence.
         self.cache.self_attention_cache = self.tree
-        self.encodings = self.encoder_states[0, :0]
+        self.encodings = torch.empty(0)
         # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
@@ -235,7 +238,8 @@ class RowDecoder:
         self.tree = self.watch = None
         if getattr(config, "coverage_penalty", None):
             self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
-        if (cache := model_kwargs.get("past_key_values")) is not None and cache.get_seq_length() > 0:
+        cache = model_kwargs.get("past_key_values") if model.config.is_encoder_decoder else None
+        if cache is not None and cache.get_seq_length() > 0:
             # A cache of earlier calls holds the source for each beam.
             states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
             mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
@@ -271,8 +275,9 @@ class RowDecoder:
                 weights = weights * mask[:, -weights.shape[1] :, None]
             covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
             self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=True)
-        for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
+        is_pair = self.model.config.is_encoder_decoder
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=is_pair)
+        for name in RECORDED[is_pair]:
             if (values := outputs.get(name)) is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
@@ -282,11 +287,13 @@ class RowDecoder:
         kwargs, beams = self.model_kwargs, torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
         if (cache := kwargs.get("past_key_values")) is not None:
-            cache.self_attention_cache.batch_select_indices(rows)
-            cache.cross_attention_cache.batch_select_indices(sentences)
-        kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sentences])
+            getattr(cache, "self_attention_cache", cache).batch_select_indices(rows)
+        if is_pair := self.model.config.is_encoder_decoder:
+            if cache is not None:
+                cache.cross_attention_cache.batch_select_indices(sentences)
+            kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sentences])
         self.coverage = None if self.coverage is None else self.coverage[sentences]
-        for name, kept in (("attention_mask", sentences), ("decoder_attention_mask", rows)):
+        for name, kept in (("attention_mask", sentences if is_pair else rows), ("decoder_attention_mask", rows)):
             if kwargs.get(name) is not None:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 

@@ -6,6 +6,7 @@ B batch, S source length, T target length, D model width.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -117,13 +118,16 @@ class VaswaniEncoderLayer(VaswaniLayer):
 
 
 class VaswaniDecoderLayer(VaswaniLayer):
-    """One of the decoder's N layers: masked self-attention, attention to the source, feed-forward (Section 3.1)."""
+    """One of the decoder's N layers: masked self-attention, attention to the source if any, feed-forward (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(config, config.decoder_attention_heads, config.decoder_ffn_dim, layer_idx, is_decoder=True)
         attention, num_heads = attention_class(config, is_cross=True), config.decoder_attention_heads
-        self.encoder_attn = attention(config, num_heads, layer_idx, is_cross=True)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.encoder_attn: Any = None
+        self.encoder_attn_layer_norm: Any = None
+        if config.is_encoder_decoder:
+            self.encoder_attn = attention(config, num_heads, layer_idx, is_cross=True)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
     def may_step(self) -> bool:
@@ -131,14 +135,13 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
         False for a class of its own, unless it says otherwise, and where something was put around or in place of a part.
         """
-        parts = {
-            nn.Linear: (self.fc1, self.fc2),
-            nn.LayerNorm: (self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm),
-            type(self.activation_fn): (self.activation_fn,),
-        }
-        is_whole = all(type(p) is kind and is_untouched(p) for kind, of_kind in parts.items() for p in of_kind)
+        norms = (self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm)
+        kinds = {type(self.activation_fn): (self.activation_fn,), nn.Linear: (self.fc1, self.fc2), nn.LayerNorm: norms}
+        parts = [(part, kind) for kind, of_kind in kinds.items() for part in of_kind if part is not None]
+        is_whole = all(type(part) is kind and is_untouched(part) for part, kind in parts)
         is_own = all(getattr(type(self), name) is own for name, own in _DECLARED.items()) and is_untouched(self)
-        return is_whole and is_own and self.self_attn.may_step and self.encoder_attn.may_step
+        attentions = (self.self_attn, self.encoder_attn)
+        return is_whole and is_own and all(attention is None or attention.may_step for attention in attentions)
 
     def forward(
         self,

@@ -115,10 +115,8 @@ def has_gaps(real: torch.Tensor | None) -> bool:
     return bool(((real[:, 1:] & ~real[:, :-1]).sum(dim=1) + real[:, 0] > 1).any())
 
 
-def decoding_cache(
-    config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False
-) -> EncoderDecoderCache:
-    """An empty cache of the decoder: of layers with a window the last r tokens, of the others and of the source all.
+def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
+    """An empty cache of the decoder: of layers with a window the last r tokens, of the others and of the source, if any, all.
 
     It `is_whole`, and holds all tokens everywhere, if asked to, for flex attention, whose masks have one length, and behind
     a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
@@ -129,4 +127,4 @@ def decoding_cache(
         if bool((real[:, 1:] >= real[:, :-1]).all()):
             # Of one token transformers' layer would hold all; of a window of 0 that is right too.
             own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
-    return EncoderDecoderCache(own, DynamicCache())
+    return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own

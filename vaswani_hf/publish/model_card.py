@@ -30,7 +30,7 @@ from ..checkpoint.files import (
 from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
-from ..recipe.published import base_repository, last_part
+from ..recipe.published import base_repositories, bases, last_part
 from ..recipe.schema import Recipe
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
@@ -66,7 +66,7 @@ def model_card(
     recipe, results, data = _record(folder)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_allowed(chosen, data.get("license"), "license" if license else "publishing.license")
-    base_model = base_model or (base_repository(recipe) if recipe else None)
+    begun = base_repositories(recipe) if recipe else []
     facts = {
         **_checkpoint_facts(folder),
         **{name: results.get(name) or {} for name in ("training", "test", "decoding", "corpus")},
@@ -77,8 +77,8 @@ def model_card(
         "is_chosen": chosen is not None,
         "is_recorded": bool(recipe or results),
         "is_finished": bool(results),
-        "base_model": base_model,
-        "base_name": last_part(base) if recipe and (base := recipe.model.get("init_from")) else None,
+        "base_model": base_model or (begun[0] if len(begun) == 1 else begun or None),
+        "base_name": " and ".join(map(last_part, bases(recipe))) or None if recipe else None,
         "recipe": recipe,
         "recipe_yaml": published_yaml(folder / RECIPE_FILE).strip() if recipe else None,
         "example": json.dumps(_example(recipe, data), ensure_ascii=False),

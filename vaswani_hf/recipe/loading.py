@@ -14,7 +14,7 @@ import yaml
 
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from .checks import check_recipe
-from .schema import MODEL_FIELDS, Recipe
+from .schema import MODEL_FIELDS, STACKS, Recipe
 from .tasks import settle_task
 
 
@@ -232,7 +232,7 @@ def _model_fields(content: Any) -> dict[str, Any]:
         raise ValueError(f"`model` must be a mapping of keys to values, but is {content!r}.")
     for key, value in content.items():
         if key == "init_from":
-            _typed(value, str | None, "model.init_from")
+            _check_init_from(value)
         elif key not in MODEL_FIELDS:
             nearest = nearest_name(key, MODEL_FIELDS)
             place = _places().get(str(key), [f"model.{nearest}"])[0]
@@ -242,6 +242,18 @@ def _model_fields(content: Any) -> dict[str, Any]:
     # The config checks the values and says what is wrong with them.
     VaswaniConfig(**{key: value for key, value in content.items() if key != "init_from"})
     return dict(content)
+
+
+def _check_init_from(value: Any) -> None:
+    if not isinstance(value, dict):
+        _typed(value, str | None, "model.init_from")
+        return
+    if not value or value.keys() - set(STACKS):
+        raise ValueError(
+            f"`model.init_from` must name a model, or one for `encoder`, for `decoder` or for each of them, but is {value!r}."
+        )
+    for stack, name in value.items():
+        _typed(name, str, f"model.init_from.{stack}")
 
 
 def _typed(value: Any, hint: Any, name: str) -> Any:

@@ -29,18 +29,30 @@ def is_on_hub(dataset: str) -> bool:
     return not os.path.isdir(dataset)
 
 
-def base_repository(recipe: Recipe) -> str | None:
-    """The repository of the Hub whose model a run begins with; None where that is a folder, or there is none.
+def bases(recipe: Recipe) -> list[str]:
+    """The models that a run begins with, as the recipe names them; one that both parts begin with is there once.
 
     Args:
         recipe (Recipe): The run.
 
     Returns:
-        str: user/name.
+        list: Folders and repositories of the Hub.
+    """
+    given = recipe.model.get("init_from") or {}
+    return list(dict.fromkeys(given.values())) if isinstance(given, dict) else [given]
+
+
+def base_repositories(recipe: Recipe) -> list[str]:
+    """The repositories of the Hub whose models a run begins with.
+
+    Args:
+        recipe (Recipe): The run.
+
+    Returns:
+        list: user/name, without those that are folders.
     """
     # A run records folders by their whole paths.
-    name = str(recipe.model.get("init_from") or "")
-    return name.partition("@")[0] if name and not os.path.isabs(name) else None
+    return [name.partition("@")[0] for name in bases(recipe) if not os.path.isabs(name)]
 
 
 def last_part(path: str) -> str:
@@ -59,6 +71,10 @@ def _last_parts(paths: str | list[str]) -> str | list[str]:
     return last_part(paths) if isinstance(paths, str) else [last_part(path) for path in paths]
 
 
+def _shown_base(name: str) -> str:
+    return last_part(name) if os.path.isabs(name) else name
+
+
 def published_recipe(recipe: Recipe) -> Recipe:
     """The recipe that others may see: without folders, and without the repository that its owner pushes to.
 
@@ -69,13 +85,20 @@ def published_recipe(recipe: Recipe) -> Recipe:
         Recipe: Files by their names, `output_dir` by its last part.
     """
     data = recipe.data
-    paths = [f"{split}_{kind}" for split in ("train", "validation", "test") for kind in ("source", "target", "pairs")]
+    paths = [
+        f"{split}_{kind}"
+        for split in ("train", "validation", "test")
+        for kind in ("source", "target", "pairs", "text")
+    ]
     names: dict[str, Any] = {name: _last_parts(getattr(data, name)) for name in paths if getattr(data, name)}
     if data.dataset and not is_on_hub(data.dataset):
         names["dataset"] = last_part(data.dataset)
     model = dict(recipe.model)
-    if model.get("init_from") and not base_repository(recipe):
-        model["init_from"] = last_part(model["init_from"])
+    begun = model.get("init_from")
+    if isinstance(begun, dict):
+        model["init_from"] = {part: _shown_base(name) for part, name in begun.items()}
+    elif begun:
+        model["init_from"] = _shown_base(begun)
     return dataclasses.replace(
         recipe,
         output_dir=last_part(recipe.output_dir),

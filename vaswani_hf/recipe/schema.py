@@ -21,8 +21,11 @@ _FIELDS_OF_THE_RUN = """
 TASKS = ("translation", "causal_lm", "masked_lm", "parsing")
 # Those whose corpus is plain text.
 TEXT_TASKS = ("causal_lm", "masked_lm")
+# The parts of an encoder-decoder, each of which may begin with the weights of another model.
+STACKS = ("encoder", "decoder")
 
-# All other fields of the config are keys of the recipe's section `model`, beside `init_from`, the model to begin with.
+# All other fields of the config are keys of the recipe's section `model`, beside `init_from`, the model to begin with,
+# or one for the encoder, the decoder or each of them (`init_from: {encoder: …, decoder: …}`).
 MODEL_FIELDS = tuple(name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN)
 # Those of them that change how a model is trained, and not what it computes.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
@@ -87,6 +90,11 @@ class DataSection:
     num_proc: int = 1
     license: str | None = None
     attribution: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """The corpus is plain text, for a language model, and no pairs of sentences."""
+        return not self.source_language
 
     def files(self, split: str) -> list[str]:
         """The files and patterns of a split, those of the source before those of the target.

@@ -29,7 +29,7 @@ _TASKS_OF_KEYS: dict[str, tuple[str, ...]] = {
     **_places("data", "train_text validation_text test_text text_column", TEXT_TASKS),
     **_places("data", "language", (*TEXT_TASKS, "parsing")),
     **_places("data", "dataset dataset_config dataset_revision streaming train_weights", (*_PAIRS, *TEXT_TASKS)),
-    **_places("tokenizer", "target_vocab_size shared_vocabulary", _STACKS),
+    **_places("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _STACKS),
     **_places("training", "text_tokens_per_batch", TEXT_TASKS),
     **_places("training", "r_drop_alpha simcut_alpha", _STACKS),
     **_places("evaluation", "tokenize lowercase validation_bleu", _PAIRS),

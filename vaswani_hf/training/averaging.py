@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
@@ -23,11 +24,10 @@ from ..checkpoint.files import (
     recipe_file,
     scores_by_step,
 )
+from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS
 from .checkpoints import number_of, scheduled_checkpoints
 
@@ -117,7 +117,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         )
     is_averaged = not raw and all((folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders)
     with new_folder(place) as folder:
-        model, tokenizers = load_model(folders[0], names[0]), load_tokenizers(folders[0], names[0])
+        model, tokenizers = load_model(folders[0], names[0], tuple(KINDS)), load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
         file = AVERAGED_WEIGHTS_FILE if is_averaged else WEIGHTS_FILE
@@ -131,13 +131,13 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _refuse_another_model(
-    folder: Path, name: str | Path, model: VaswaniForSeq2SeqLM, tokenizers: Sequence[Any], first: str | Path
+    folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
     fault = damage(folder) if (folder / MANIFEST_FILE).is_file() else None
     if fault:
         raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
-    check_config(folder, name)
-    config = VaswaniConfig.from_pretrained(folder)
+    check_config(folder, name, (model.config.model_type,))
+    config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in FREE_FIELDS:

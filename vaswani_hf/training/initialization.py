@@ -5,33 +5,38 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import recipe_file
+from ..checkpoint.kinds import KINDS, TRANSLATION
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers, save_tokenizers, tags_of
 from ..data.corpus import Corpus
-from ..model.configuration_vaswani import VaswaniConfig, nearest_name
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..data.tokenizer_training import MASK, for_task
+from ..model.configuration_vaswani import nearest_name
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
 from ..recipe.licenses import data_license, strictest
 from ..recipe.loading import load_recipe
 from ..recipe.published import last_part
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, DataSection, TokenizerSection
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, DataSection, TokenizerSection
 from .operations import meta_model
 from .plan import planned_config
 from .processes import say
 
-_TABLES = ("embed_tokens.weight", "shared.weight", "lm_head.weight")
+_TABLE = "embed_tokens.weight"
+_STACKS_OF_TASKS = {"translation": STACKS, "parsing": STACKS, "causal_lm": ("decoder",), "masked_lm": ("encoder",)}
+_STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
+# Fields that a part of a model leaves open for the whole one.
+_OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
 
 
 def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe that says all of the model that it begins with: where it lies, its shape, and the tokenizers that are kept.
+    """A recipe that says all of the models that it begins with: where they lie, the shape, and the tokenizers that are kept.
 
     Args:
         recipe (Recipe): The run.
@@ -44,39 +49,131 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         ValueError: If there is no such model, or the recipe asks for another shape or other tokenizers.
         HubError: If it cannot be downloaded.
     """
-    name = recipe.model.get("init_from")
-    if name is None:
+    given = recipe.model.get("init_from")
+    if given is None:
         return recipe
     recorded = earlier.model if earlier is not None else {}
-    if earlier is not None and _is_same(name, str(recorded.get("init_from"))):
+    if earlier is not None and _are_same(given, recorded.get("init_from")):
         model = {**{field: recorded[field] for field in MODEL_FIELDS if field in recorded}, **recipe.model}
         model["init_from"] = recorded["init_from"]
         tokenizer = dataclasses.replace(earlier.tokenizer, bpe_dropout=recipe.tokenizer.bpe_dropout)
         tokenizer = tokenizer if recipe.tokenizer.keep else recipe.tokenizer
         return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=_with_terms(recipe.data, earlier))
-    folder = checkpoint_folder(name, option="model.init_from")
-    check_config(folder, name)
-    config = VaswaniConfig.from_pretrained(folder)
-    base = {field: getattr(config, field) for field in MODEL_FIELDS}
-    for field, value in recipe.model.items():
-        if field in base and field not in FREE_FIELDS and base[field] != value:
-            raise ValueError(
-                f"`model.{field}` is {value!r}, but '{name}', which `model.init_from` begins with, has {base[field]!r}; leave it "
-                "out, or begin with another model."
-            )
-    model = {**base, **recipe.model, "init_from": _pinned(name, folder)}
-    tokenizer = _kept_tokenizer(recipe.tokenizer, folder, name) if recipe.tokenizer.keep else recipe.tokenizer
+    begun = _bases_of(recipe)
+    model = _with_shapes(recipe, begun)
+    pinned = {stack: _pinned(base.name, base.folder) for stack, base in begun.items()}
+    model["init_from"] = pinned if isinstance(given, dict) else next(iter(pinned.values()))
+    tokenizer = recipe.tokenizer
+    if tokenizer.keep:
+        first = _with_the_tokenizers(begun)
+        tokenizer = _kept_tokenizer(tokenizer, first.folder, first.name, recipe.task)
     recipe = dataclasses.replace(recipe, model=model, tokenizer=tokenizer)
     check_recipe(recipe)
-    _check_tag(recipe, folder, name)
-    path = recipe_file(folder)
+    for base in {base.name: base for base in begun.values()}.values():
+        _check_tag(recipe, base.folder, base.name)
+        recipe = dataclasses.replace(recipe, data=_with_terms_of(recipe.data, base))
+    return recipe
+
+
+class _Base(NamedTuple):
+    """A model that a run begins with."""
+
+    name: str
+    folder: Path
+    model_type: str
+
+
+def _bases_of(recipe: Recipe) -> dict[str, _Base]:
+    """The models that the parts of a run's model begin with, by the part.
+
+    Raises:
+        ValueError: If one is none of this package, or has no such part.
+    """
+    given = recipe.model["init_from"]
+    stacks = _STACKS_OF_TASKS[recipe.task]
+    if isinstance(given, dict) and given.keys() - set(stacks):
+        raise ValueError(
+            f"`model.init_from` must name a model for {' or '.join(stacks)}, the parts of the model of `task: {recipe.task}`, but "
+            f"is {given!r}."
+        )
+    names = given if isinstance(given, dict) else dict.fromkeys(stacks, given)
+    found = {}
+    for stack, name in names.items():
+        folder = checkpoint_folder(name, option="model.init_from")
+        model_type = check_config(folder, name, tuple(KINDS))
+        if stack not in _STACKS_OF_TYPES[model_type]:
+            (other,) = _STACKS_OF_TYPES[model_type]
+            remedy = f"`init_from: {{{other}: {name}}}`" if other in stacks else "another model"
+            raise ValueError(
+                f"`model.init_from` needs a model with {'an' if stack == 'encoder' else 'a'} {stack}, but '{name}' is "
+                f"{KINDS[model_type].words} and has none; give {remedy}."
+            )
+        found[stack] = _Base(name, folder, model_type)
+    return found
+
+
+def _with_shapes(recipe: Recipe, begun: dict[str, _Base]) -> dict[str, Any]:
+    """The fields of a run's model, with those of the models that its parts begin with.
+
+    Raises:
+        ValueError: If the recipe, or two of these models, contradict each other.
+    """
+    is_whole = all(base.model_type == TRANSLATION for base in begun.values()) and len(begun) == len(STACKS)
+    model: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for stack, base in begun.items():
+        config = KINDS[base.model_type].model_class.config_class.from_pretrained(base.folder)
+        others = tuple(f"{other}_" for other in STACKS if other != stack)
+        for field in MODEL_FIELDS:
+            if field.startswith(others) or (field in _OF_WHOLE_MODELS and not is_whole):
+                continue
+            value = getattr(config, field)
+            if field in model and model[field] != value and field not in FREE_FIELDS:
+                raise ValueError(
+                    f"`model.{field}` is {model[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', which "
+                    "`model.init_from` begins with; take models that agree."
+                )
+            if field in recipe.model and field not in FREE_FIELDS and recipe.model[field] != value:
+                raise ValueError(
+                    f"`model.{field}` is {recipe.model[field]!r}, but '{base.name}', which `model.init_from` begins with, has {value!r}; "
+                    "leave it out, or begin with another model."
+                )
+            model[field], origins[field] = value, base.name
+    return {**model, **recipe.model}
+
+
+def _with_the_tokenizers(begun: dict[str, _Base]) -> _Base:
+    """The model whose tokenizers are kept.
+
+    Raises:
+        ValueError: If two models have different vocabularies.
+    """
+    first, *others = begun.values()
+    own = [tokenizer.get_vocab() for tokenizer in load_tokenizers(first.folder, first.name)]
+    for other in others:
+        # What hides a token is none of a text.
+        theirs = [tokenizer.get_vocab() for tokenizer in load_tokenizers(other.folder, other.name)]
+        if [_without_mask(one) for one in own] != [_without_mask(one) for one in theirs]:
+            raise ValueError(
+                f"'{first.name}' and '{other.name}', which `model.init_from` begins with, have different vocabularies; train a new "
+                "one with `tokenizer.keep: false`."
+            )
+    return first
+
+
+def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
+    return {piece: number for piece, number in vocabulary.items() if piece != MASK}
+
+
+def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
+    path = recipe_file(base.folder)
     try:
-        data = _with_terms(recipe.data, load_recipe(path, needs_data=False)) if path else recipe.data
+        found = _with_terms(data, load_recipe(path, needs_data=False)) if path else data
     except ValueError:
-        return recipe
-    if data.license != recipe.data.license:
-        say(f"'{name}' is under {data.license}, which holds for what is made of it")
-    return dataclasses.replace(recipe, data=data)
+        return data
+    if found.license != data.license:
+        say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
+    return found
 
 
 def _with_terms(data: DataSection, base: Recipe) -> DataSection:
@@ -96,6 +193,12 @@ def _pinned(name: str, folder: Path) -> str:
     return f"{name.partition('@')[0]}@{folder.name}"
 
 
+def _are_same(given: Any, recorded: Any) -> bool:
+    if isinstance(given, dict) and isinstance(recorded, dict):
+        return given.keys() == recorded.keys() and all(_is_same(given[key], recorded[key]) for key in given)
+    return isinstance(given, str) and isinstance(recorded, str) and _is_same(given, recorded)
+
+
 def _is_same(name: str, recorded: str) -> bool:
     """True if a recipe names the model that a run has recorded; a folder may have been moved."""
     if os.path.isabs(recorded):
@@ -106,13 +209,13 @@ def _is_same(name: str, recorded: str) -> bool:
     return repo_id == recorded_id and (not is_commit or commit.startswith(revision))
 
 
-def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str) -> TokenizerSection:
+def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: str) -> TokenizerSection:
     """The section that describes the tokenizers of a model.
 
     Raises:
         ValueError: If the recipe asks for others.
     """
-    source, target = load_tokenizers(folder, name)
+    source, target = _tokenizers_for(task, folder, name)
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
@@ -146,6 +249,18 @@ def _check_tag(recipe: Recipe, folder: Path, name: str) -> None:
         )
 
 
+def _tokenizers_for(task: str, folder: Path, name: str) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    source, target = load_tokenizers(folder, name)
+    if task == "causal_lm":
+        # The decoder's words are those of the target.
+        source = target
+    if task in TEXT_TASKS:
+        one = for_task(source, task)
+        return one, one
+    both = for_task(source, task)
+    return both, both if target is source else for_task(target, task)
+
+
 def take_tokenizers(recipe: Recipe, folder: Path) -> bool:
     """Writes the tokenizers of the model that a run begins with into the run's folder, if the recipe keeps them.
 
@@ -156,50 +271,64 @@ def take_tokenizers(recipe: Recipe, folder: Path) -> bool:
     Returns:
         bool: False where new ones are to be trained.
     """
-    name = recipe.model.get("init_from")
-    if name is None or not recipe.tokenizer.keep:
+    if recipe.model.get("init_from") is None or not recipe.tokenizer.keep:
         return False
-    save_tokenizers(*load_tokenizers(checkpoint_folder(name, option="model.init_from"), name), folder)
+    base = _with_the_tokenizers(_bases_of(recipe))
+    save_tokenizers(*_tokenizers_for(recipe.task, base.folder, base.name), folder)
     return True
 
 
 @torch.no_grad()
-def begin_with_base(model: VaswaniForSeq2SeqLM, recipe: Recipe, corpus: Corpus) -> str:
-    """Puts the weights of the model that a run begins with into its own; the rows of pieces that that one does not know stay.
+def begin_with_base(model: PreTrainedModel, recipe: Recipe, corpus: Corpus) -> str:
+    """Puts the weights of the models that a run begins with into its own; the rows of pieces that those do not know stay.
 
     Args:
-        model (VaswaniForSeq2SeqLM): The untrained model of the run.
+        model (PreTrainedModel): The untrained model of the run.
         recipe (Recipe): The run.
         corpus (Corpus): Its tokenizers.
 
     Returns:
         str: What was done, in words; empty where the run begins anew.
     """
-    name = recipe.model.get("init_from")
-    if name is None:
+    if recipe.model.get("init_from") is None:
         return ""
-    folder = checkpoint_folder(name, option="model.init_from")
-    base, (source, target) = load_model(folder, name, dtype=torch.float32), load_tokenizers(folder, name)
-    state = {key: weight for key, weight in base.state_dict().items() if not key.endswith(_TABLES)}
-    model.load_state_dict(state, strict=False)
-    known = 0
-    for tokenizer, of_base, is_target in (
-        (corpus.source_tokenizer, source, False),
-        (corpus.target_tokenizer, target, True),
-    ):
-        ids, base_ids = _ids_of_known_pieces(tokenizer, of_base)
-        known += len(ids)
-        for weight, base_weight in zip(_tables(model, is_target), _tables(base, is_target), strict=True):
+    loaded: dict[str, Any] = {}
+    words = []
+    for stack, base in _bases_of(recipe).items():
+        if base.name not in loaded:
+            weights = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
+            loaded[base.name] = weights, load_tokenizers(base.folder, base.name)
+        begun, tokenizers = loaded[base.name]
+        own = stack_of(model, stack)
+        state = stack_of(begun, stack).state_dict()
+        own.load_state_dict({key: weight for key, weight in state.items() if not key.endswith(_TABLE)}, strict=False)
+        number = STACKS.index(stack)
+        tokenizer = (corpus.source_tokenizer, corpus.target_tokenizer)[number]
+        ids, base_ids = _ids_of_known_pieces(tokenizer, tokenizers[number])
+        for weight, base_weight in zip(_tables(model, stack), _tables(begun, stack), strict=False):
             weight[ids] = base_weight[base_ids]
-    pieces = len(corpus.source_tokenizer) + len(corpus.target_tokenizer)
-    return f"begins with the weights of '{name}', which knows {known / pieces:.1%} of the pieces"
+        words.append((base.name, len(ids), len(tokenizer), stack))
+    known = sum(ids for _, ids, _, _ in words) / sum(pieces for _, _, pieces, _ in words)
+    names = " and ".join(f"'{name}'" for name in loaded)
+    parts = "" if len(words) == len(_STACKS_OF_TASKS[recipe.task]) else f" in the {words[0][3]}"
+    verb = "knows" if len(loaded) == 1 else "know"
+    return f"begins with the weights of {names}{parts}, which {verb} {known:.1%} of the pieces"
 
 
-def _tables(model: VaswaniForSeq2SeqLM, is_target: bool) -> list[nn.Parameter]:
-    """The tables [V, D] with a row for each piece of a language, which may be one."""
-    if is_target:
-        return [model.get_decoder().embed_tokens.weight, model.lm_head.weight]
-    return [model.get_encoder().embed_tokens.weight]
+def stack_of(model: PreTrainedModel, stack: str) -> Any:
+    """The encoder or the decoder of a model, which may be all that it has.
+
+    Args:
+        model (PreTrainedModel): A model of this package with it.
+        stack (str): "encoder" or "decoder".
+    """
+    return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
+
+
+def _tables(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
+    """The tables [V, D] with a row for each piece of a part's language, which may be one: embedding and output projection."""
+    has_output = stack == "decoder" or not model.config.is_encoder_decoder
+    return [stack_of(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
 
 
 def _ids_of_known_pieces(
@@ -245,4 +374,4 @@ def check_frozen(recipe: Recipe) -> None:
     Args:
         recipe (Recipe): The run.
     """
-    frozen_weights(meta_model(planned_config(recipe)), recipe.training.frozen)
+    frozen_weights(meta_model(planned_config(recipe), recipe.task), recipe.training.frozen)

@@ -6,10 +6,12 @@ and no training reaches it, so that the paper's numbers are larger than what is 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
+from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
@@ -32,17 +34,18 @@ _OUTPUT_PRODUCTS = {None: 3, "simcut": 3 + 6, "r_drop": 6 + 6}
 _PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (({}, 0.4), (BIG, 1.0))
 
 
-def meta_model(config: VaswaniConfig) -> VaswaniForSeq2SeqLM:
+def meta_model(config: VaswaniConfig, task: str = "translation") -> Any:
     """A model without memory for its weights.
 
     Args:
         config (VaswaniConfig): Its shape.
+        task (str): That of the recipe.
 
     Returns:
-        VaswaniForSeq2SeqLM: On the meta device, its weights tied.
+        PreTrainedModel: On the meta device, its weights tied.
     """
     with torch.device("meta"):
-        return VaswaniForSeq2SeqLM(config)
+        return CLASSES_OF_TASKS[task](config)
 
 
 def forward_flops(model: VaswaniForSeq2SeqLM, positions: tuple[int, int], length: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..recipe.schema import Recipe, TrainingSection
+from ..recipe.schema import TEXT_TASKS, Recipe, TrainingSection
 from .operations import NUM_PAPER_GPUS, PAPER_GPUS, gpu_rate, meta_model, muon_flops, paper_seconds, step_flops
 from .optimizer import muon_matrices
 from .step_memory import StepSettings, step_memory
@@ -117,6 +117,10 @@ def plan_run(
 
 
 def _refuse_what_is_not_planned(recipe: Recipe) -> None:
+    if recipe.task in TEXT_TASKS:
+        raise ValueError(
+            f"`vaswani plan` counts an encoder and a decoder, but the recipe has `task: {recipe.task}`, a model of one of them."
+        )
     if name := recipe.model.get("init_from"):
         raise ValueError(
             f"`model.init_from: {name}` would have to be read for a plan; leave it out with `--init_from null`, and give the "

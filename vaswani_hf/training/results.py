@@ -10,7 +10,7 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -25,13 +25,16 @@ from ..checkpoint.files import (
     finite,
     write_whole,
 )
+from ..checkpoint.loading import load_model
+from ..checkpoint.tokenizers import load_tokenizers
 from ..data.corpus import Corpus
 from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
+from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
 from ..publish.record import data_facts
 from ..recipe import Recipe
-from ..recipe.schema import EvaluationSection
+from ..recipe.schema import TEXT_TASKS, EvaluationSection
 from ..translation.translator import Translator
 from ..version import __version__
 from .callbacks import read_metrics
@@ -85,7 +88,7 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
             say(f"{split}{', each pair in both directions' if is_twice else ''}: {report}")
     if weighted is None:
         return
-    names = data.listed("train_source") or data.listed("train_pairs")
+    names = data.listed("train_source") or data.listed("train_pairs") or data.listed("train_text")
     columns = (names, data.train_weights, weighted.num_pairs, weighted.num_places)
     for name, weight, num_pairs, num_places in zip(*columns, strict=True):
         say(f"train, '{name}': {num_pairs:,} pairs, {num_places:,} in an epoch (weight {weight:g})")
@@ -118,12 +121,15 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
     results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    if corpus.test_text is not None:
+    if corpus.test_text is not None and recipe.task in TEXT_TASKS:
+        results["test"] = _scores_of_texts(recipe, trainer)
+    elif corpus.test_text is not None:
         translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
         results["test"], translations = _test_scores(folder, translator, corpus.test_text, recipe.evaluation)
         if recipe.data.corpus == "numbers":
             results["test"]["digits"] = _scores_by_digits(translator, corpus.test_text, translations)
-    results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
+    generation, settings = model.generation_config, recipe.decoding.settings()
+    results["decoding"] = {} if recipe.task in TEXT_TASKS else {name: getattr(generation, name) for name in settings}
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
@@ -132,6 +138,16 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     write_whole(
         folder / RESULTS_FILE, json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     )
+
+
+def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
+    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["source"]
+    model = load_model(folder, kinds=LANGUAGE_MODELS).to(trainer.args.device)
+    tokenizer, _ = load_tokenizers(folder)
+    scores = evaluate_texts(model, tokenizer, texts, tokens_per_batch=recipe.evaluation.tokens_per_batch)
+    bits = f" · {scores['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in scores else ""
+    say(f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %{bits}")
+    return scores
 
 
 def _test_scores(

@@ -14,22 +14,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig, PrinterCallback, TrainerState, set_seed
+from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import RESULTS_FILE, STATE_FILE, checkpoints_in, naming_the_folder, open_to_readers, step_of
 from ..checkpoint.hub import HubError
+from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
 from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.licenses import check_allowed
-from ..recipe.schema import PublishingSection
+from ..recipe.schema import TEXT_TASKS, PublishingSection
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
 from .checkpoints import (
@@ -190,7 +190,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         new_tokenizers = new_tokenizers and not take_tokenizers(recipe, folder)
-        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+        options: Any = {"new_tokenizers": new_tokenizers, "task": recipe.task}
+        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, **options)
 
 
 def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
@@ -248,7 +249,7 @@ def _check_reporters(report_to: list[str]) -> None:
             )
 
 
-def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
+def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """The untrained model of a run, with the search of its checkpoint; the seed of the run decides its weights.
 
     Args:
@@ -256,7 +257,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
         corpus (Corpus): Its tokenizers decide the number of classes.
 
     Returns:
-        VaswaniForSeq2SeqLM: On the CPU.
+        PreTrainedModel: Of the class of the recipe's task, on the CPU.
     """
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
@@ -270,7 +271,10 @@ def build_model(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
         eos_token_id=target.eos_token_id,
         decoder_start_token_id=target.bos_token_id,
     )
-    model = VaswaniForSeq2SeqLM(config)
+    model = CLASSES_OF_TASKS[recipe.task](config)
+    if recipe.task in TEXT_TASKS:
+        # One goes on as its user asks, the other generates nothing.
+        return model
     model.generation_config = GenerationConfig.from_model_config(config)
     # transformers leaves out fields that it does not know unless they are allowed.
     model.generation_config.update(allow_custom_entries=True, **recipe.decoding.settings())
@@ -357,11 +361,11 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])
 
 
-def save_model(model: VaswaniForSeq2SeqLM, corpus: Corpus, folder: Path) -> None:
+def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
     """Writes model and tokenizers into a folder, file by file complete or not at all.
 
     Args:
-        model (VaswaniForSeq2SeqLM): The model with its final weights.
+        model (PreTrainedModel): The model with its final weights.
         corpus (Corpus): Its tokenizers are saved too.
         folder (Path): The checkpoint's folder.
     """

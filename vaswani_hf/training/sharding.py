@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..checkpoint.kinds import KINDS
 from ..recipe.schema import TrainingSection
 
 # DeepSpeed writes the name of the folder with its state into it.
@@ -124,7 +124,7 @@ def whole_model(model: Any) -> Any:
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
     # Weights that were drawn would change the numbers that are drawn later.
     with torch.device("meta"):
-        whole = VaswaniForSeq2SeqLM(model.config)
+        whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)
     whole.tie_weights()
     whole.generation_config = model.generation_config

@@ -22,7 +22,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from ..checkpoint.files import STREAM_FILE, step_of
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
-from ..data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
+from ..data.batching import TokenBudgetSampler, cut_into_parts
 from ..data.columns import PairRows, pair_lengths
 from ..data.corpus import Corpus
 from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
@@ -222,7 +222,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step, parts = super().training_step, [inputs]
         # Without the count of all tokens the loss of a part would be a mean of its own.
         if self.positions_of_a_part is not None and num_items_in_batch is not None:
-            parts = cut_into_parts(inputs, self.positions_of_a_part)
+            is_text = not self.model.config.is_encoder_decoder
+            parts = cut_into_parts(inputs, self.positions_of_a_part, is_text=is_text)
         loss = sum(step(model, part, num_items_in_batch) for part in parts)
         self.loss_of_step = self.loss_of_step + loss
         return loss
@@ -362,7 +363,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             PairRows(self.corpus.validation),
             # One process may have a batch more than another.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
-            collate_fn=PairCollator(self.corpus.source_tokenizer.pad_token_id),
+            collate_fn=self.corpus.validation_collator,
             generator=_own_generator(),
         )
 

@@ -6,6 +6,8 @@ finds the same, one sentence at a time in about a third more time.
 Letters of shapes: N sentences, D model width.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.cache_utils import EncoderDecoderCache
@@ -69,10 +71,10 @@ class DecoderLayerStep:
 
     def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
         self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
-        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True)
+        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
         self.fc1, self.fc2 = ((projection.weight, projection.bias) for projection in (layer.fc1, layer.fc2))
-        self.norms = [
-            (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        self.norms: list[Any] = [
+            norm and (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
             for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
         ]
         self.activation_fn, self.pre_norm = layer.activation_fn, layer.pre_norm
@@ -89,10 +91,12 @@ class DecoderLayerStep:
         linear, norm, (first, second, last) = nn.functional.linear, torch.layer_norm, self.norms
         if self.pre_norm:
             states = self.self_attn(norm(states, *first), shape, mask).add_(states)
-            states = self.encoder_attn(norm(states, *second), shape, source_mask, watch).add_(states)
+            if self.encoder_attn:
+                states = self.encoder_attn(norm(states, *second), shape, source_mask, watch).add_(states)
             inner = self.activation_fn(linear(norm(states, *last), *self.fc1))
             return linear(inner, *self.fc2).add_(states)
         states = norm(self.self_attn(states, shape, mask).add_(states), *first)
-        states = norm(self.encoder_attn(states, shape, source_mask, watch).add_(states), *second)
+        if self.encoder_attn:
+            states = norm(self.encoder_attn(states, shape, source_mask, watch).add_(states), *second)
         inner = self.activation_fn(linear(states, *self.fc1))
         return norm(linear(inner, *self.fc2).add_(states), *last)

@@ -104,7 +104,7 @@ class Translator(TranslationEngine):
         dtype = checked_dtype(dtype)
         check_quantization(quantization, dtype, device)
         is_on_gpu = torch.cuda.is_available() and quantization is None
-        place = _checked_device(device or ("cuda" if is_on_gpu else "cpu"))
+        place = checked_device(device or ("cuda" if is_on_gpu else "cpu"))
         names = [name_or_path, *ensemble]
         folders = []
         for option, name in zip(["model", *["ensemble"] * len(ensemble)], names, strict=True):
@@ -117,7 +117,7 @@ class Translator(TranslationEngine):
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
-        given = {"dtype": torch.float32 if dtype == "auto" or quantization else dtype}
+        given: dict[str, Any] = {"dtype": torch.float32 if dtype == "auto" or quantization else dtype}
         given = {} if given["dtype"] is None else given
         models = [load_model(folder, name, **given).to(place) for folder, name in zip(folders, names, strict=True)]
         for model, of_model, name in zip(models, tokenizers, names, strict=True):
@@ -476,7 +476,15 @@ def _checked(text: Any, number: int, name: str) -> str:
     return text
 
 
-def _checked_device(name: str) -> torch.device:
+def checked_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Args:
+        name (str): Such as "cpu" or "cuda:1".
+
+    Raises:
+        ValueError: If this machine has none of that name.
+    """
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

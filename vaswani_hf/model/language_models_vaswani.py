@@ -1,0 +1,372 @@
+"""The language models of the same blocks: the decoder alone, without attention to a source, and the encoder alone.
+
+This file travels with the checkpoints of language models because it is these models; layers, attention, loss and search are
+those of the encoder-decoder. `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018),
+`VaswaniForMaskedLM` tokens that are hidden, as BERT does (Devlin et al. 2019, arXiv 1810.04805).
+Differs from the paper: it has no model of one stack.
+Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
+"""
+
+# transformers types caches, outputs and sub-modules more widely than they come here.
+# mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
+
+import copy
+import os
+import sys
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from .configuration_vaswani import VaswaniConfig
+from .generation_vaswani import VaswaniGeneration, tokens_at_most
+from .layers_vaswani import tensor_parallel_plan as parallel_plan
+from .loss_vaswani import IGNORED_LABEL
+from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniHead
+
+_FILE = "language_models_vaswani"
+# New tokens where neither a call nor a checkpoint says how many, as in transformers.
+_NEW_TOKENS = 20
+# Fields of the encoder-decoder's config that follow from the others in that of one stack.
+_OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
+_OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
+
+
+class VaswaniStackConfig(VaswaniConfig):
+    """The shape of one stack: the fields of [`VaswaniConfig`], of which those of the other stack are set to the same.
+
+    There is one vocabulary, and no attention to a source.
+    """
+
+    model_type = "vaswani_stack"
+    # The stack that a class of configs is for, and the names of its models for where this package is not installed.
+    stack = "decoder"
+    code = {}  # type: ignore[var-annotated]
+    is_encoder_decoder: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_TWO_STACKS:
+            fixed = name != "is_encoder_decoder"
+            if value is not fixed:
+                raise ValueError(f"`{name}` must be {fixed} for a model of one stack, but is {value!r}.")
+            PreTrainedConfig.__setattr__(self, name, value)
+            return
+        super().__setattr__(name, value)
+        stack, _, part = self.attribute_map.get(name, name).partition("_")
+        if stack == self.stack and part in _OF_EACH_STACK:
+            super().__setattr__(f"{self._other_stack}_{part}", value)
+
+    @property
+    def _other_stack(self) -> str:
+        return "encoder" if self.stack == "decoder" else "decoder"
+
+    def __post_init__(self, **kwargs):
+        for alias in self.attribute_map.keys() & kwargs.keys():
+            setattr(self, alias, kwargs.pop(alias))
+        for part in _OF_EACH_STACK:
+            setattr(self, f"{self.stack}_{part}", getattr(self, f"{self.stack}_{part}"))
+        self.decoder_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of this stack, ready for JSON."""
+        others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
+        others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
+        return {name: value for name, value in super().to_dict().items() if name not in others}
+
+    @classmethod
+    def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
+        """The config of this stack of an encoder-decoder, or of another model of one stack.
+
+        Args:
+            config (VaswaniConfig): Its config, which stays as it is.
+        """
+        fields = {name: getattr(config, name) for name in VaswaniConfig().to_dict() if hasattr(config, name)}
+        vocab_size = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
+        unused = (
+            *_OF_TWO_STACKS,
+            "decoder_vocab_size",
+            "model_type",
+            "transformers_version",
+            "architectures",
+            "dtype",
+        )
+        fields = {name: value for name, value in fields.items() if name not in unused and not name.startswith("_")}
+        return cls(**fields | {"vocab_size": vocab_size})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """The config of a `config.json`; see `VaswaniConfig.from_dict`.
+
+        Raises:
+            ValueError: If it is that of another kind of model.
+        """
+        if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+            raise ValueError(
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; load it by its own class, or begin "
+                "a training with its weights by the key `model.init_from` of a recipe."
+            )
+        return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Saves the config with the code of the model, so that both load where this package is not installed."""
+        saved = copy.copy(self)
+        saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
+        PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
+
+
+class VaswaniDecoderConfig(VaswaniStackConfig):
+    """The shape of a decoder alone; the fields of the encoder are those of the decoder."""
+
+    model_type = "vaswani_decoder"
+    stack = "decoder"
+    code = {
+        "AutoConfig": "VaswaniDecoderConfig",
+        "AutoModel": "VaswaniDecoderModel",
+        "AutoModelForCausalLM": "VaswaniForCausalLM",
+    }
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "decoder_attention_heads",
+        "num_hidden_layers": "decoder_layers",
+    }
+
+
+class VaswaniEncoderConfig(VaswaniStackConfig):
+    """The shape of an encoder alone; the fields of the decoder are those of the encoder."""
+
+    model_type = "vaswani_encoder"
+    stack = "encoder"
+    code = {
+        "AutoConfig": "VaswaniEncoderConfig",
+        "AutoModel": "VaswaniEncoderModel",
+        "AutoModelForMaskedLM": "VaswaniForMaskedLM",
+    }
+
+
+class VaswaniDecoderModel(VaswaniDecoder):
+    """The decoder alone, without output projection: each token attends to itself and those before it (Section 3.2.3)."""
+
+    config: VaswaniDecoderConfig
+    config_class = VaswaniDecoderConfig
+    _tp_plan = parallel_plan("self_attn")
+
+
+class VaswaniEncoderModel(VaswaniEncoder):
+    """The encoder alone, without output projection: each token attends to all (Section 3.2.3)."""
+
+    config: VaswaniEncoderConfig
+    config_class = VaswaniEncoderConfig
+
+
+class _LanguageModel(VaswaniHead):
+    """One stack and its output projection, which is tied to the embedding as in Section 3.4."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _stack_class: Any
+
+    def __init__(self, config: VaswaniConfig):
+        kind = self.config_class
+        super().__init__(config if isinstance(config, kind) else kind.of(config))
+        self.model = self._stack_class(self.config)
+        self.lm_head = nn.Linear(self.config.d_model, self.config.vocab_size, bias=False)
+        self._tied_weights_keys = (
+            {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
+        )
+        self.post_init()
+        if self.config.tie_word_embeddings:
+            # transformers ties a model on the meta device later than FSDP2 shards it.
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+
+class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
+    """The decoder as a language model: the next token after each one; `generate` goes on from a prompt with our search.
+
+    A config of [`VaswaniConfig`] is taken for that of its decoder.
+    """
+
+    config: VaswaniDecoderConfig
+    config_class = VaswaniDecoderConfig
+    _stack_class = VaswaniDecoderModel
+    prompt_mask = "attention_mask"
+
+    def get_decoder(self) -> nn.Module:
+        return self.model
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """Logits of the next token at each position, and the loss where labels are given.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, T] int64.
+            attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend; inferred from `<pad>`.
+            past_key_values (Cache, optional): Keys and values of earlier calls.
+            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
+            labels (torch.Tensor, optional): [B, T] int64, those of `input_ids`: each is predicted from the tokens before it;
+                -100 and `<pad>` are ignored. The loss is that of `VaswaniForSeq2SeqLM.forward`.
+            use_cache (bool, optional): Give back a cache; `config.use_cache` by default, never with labels.
+            logits_to_keep (int or torch.Tensor): The last positions, or these, that logits are wanted of; 0 for all.
+            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
+            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache, what was recorded.
+
+        Raises:
+            ValueError: If a source is given.
+        """
+        for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"`{name}` must be left out: {type(self).__name__} is a decoder without a source.")
+        use_cache = False if labels is not None else use_cache
+        tokens = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        outputs = self.model(**tokens, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        states = outputs.last_hidden_state
+        if labels is not None:
+            # That of each position is the token after it.
+            labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+        elif not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            states = states[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
+        loss, logits = self._loss_and_logits(states, labels, num_items_in_batch, skip_logits)
+        recorded = {name: outputs.get(name) for name in ("past_key_values", "hidden_states", "attentions")}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **recorded)
+
+    def prepare_inputs_for_generation(self, *args, **kwargs):
+        return GenerationMixin.prepare_inputs_for_generation(self, *args, **kwargs)
+
+    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Texts that go on from prompts, as `GenerationMixin.generate` gives them, by our search where nothing is sampled.
+
+        The prompts are `inputs` [B, P] int64, also as `input_ids`, padded on the left, or `inputs_embeds`. `kwargs` are those of
+        `VaswaniForSeq2SeqLM.generate`; where nothing says how many, there are at most 20 new tokens.
+
+        Raises:
+            ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
+        """
+        for name in ("ensemble", "must_contain", "coverage_penalty"):
+            if kwargs.get(name):
+                raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
+        return super().generate(inputs, *args, **kwargs)
+
+    def _complete_masks(self, source, config, model_kwargs) -> None:
+        if model_kwargs.get("attention_mask") is None and (mask := self._infer_prompt_mask(source)) is not None:
+            model_kwargs["attention_mask"] = mask.long()
+
+    def _infer_prompt_mask(self, source: torch.Tensor | None) -> torch.Tensor | None:
+        return None if source is None or self.config.pad_token_id is None else self._infer_target_mask(source)
+
+    def _limit_lengths(self, source, config, model_kwargs) -> Any:
+        tensors = (source, model_kwargs.get("inputs_embeds"))
+        prompt_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
+        is_learned = self.config.position_embedding == "learned"
+        # The last token is never read.
+        most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
+        longest = tokens_at_most(config, prompt_length)
+        if config.max_length is None and config.max_new_tokens is None:
+            config.max_new_tokens = min(most, longest or _NEW_TOKENS)
+        elif longest is not None and config.max_new_tokens is not None:
+            config.max_new_tokens = min(most, longest, config.max_new_tokens)
+        elif longest is not None:
+            config.max_length = min(config.max_length, prompt_length + min(longest, most))
+        return None
+
+    def _encode(self, source, config, model_kwargs) -> None:
+        # There is no source.
+        return None
+
+
+class VaswaniForMaskedLM(_LanguageModel):
+    """The encoder as a language model: the hidden tokens of a text.
+
+    A config of [`VaswaniConfig`] is taken for that of its encoder.
+    """
+
+    config: VaswaniEncoderConfig
+    config_class = VaswaniEncoderConfig
+    _stack_class = VaswaniEncoderModel
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        return self.model
+
+    def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which fills in hidden tokens: use "
+            '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
+        )
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Logits of the token at each position, and the loss where labels are given.
+
+        Args:
+            input_ids (torch.Tensor, optional): [B, T] int64, some of them `<mask>`.
+            attention_mask (torch.Tensor, optional): [B, T], 1 = may attend; inferred from `<pad>` if not given.
+            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
+            labels (torch.Tensor, optional): [B, T] int64, the tokens to be found; -100 and `<pad>` are ignored. The loss is that
+                of `VaswaniForSeq2SeqLM.forward`.
+            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
+            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+
+        Returns:
+            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], what was recorded.
+        """
+        tokens = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        outputs = self.model(**tokens, **kwargs)
+        loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
+        recorded = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
+        return MaskedLMOutput(loss=loss, logits=logits, **recorded)
+
+
+DECLARED.add(VaswaniForCausalLM.forward)
+
+__all__ = [
+    "VaswaniDecoderConfig",
+    "VaswaniDecoderModel",
+    "VaswaniEncoderConfig",
+    "VaswaniEncoderModel",
+    "VaswaniForCausalLM",
+    "VaswaniForMaskedLM",
+]
