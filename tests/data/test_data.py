@@ -431,7 +431,7 @@ def test_pairs_come_from_one_place(arguments, given):
     with pytest.raises(ValueError) as caught:
         PairSource(**arguments)
     assert str(caught.value) == (
-        "Sentence pairs must come from `source_file` and `target_file`, from `pairs_file` or from `dataset`, but given"
+        "Sentence pairs must come from `source_file` and `target_file`, from `text_file`, from `pairs_file` or from `dataset`, but given"
         f" are: {given}."
     )
 
