@@ -33,6 +33,16 @@ from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
 
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Whatever gives torch more threads makes every later test of the process several times slower."""
+    yield
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert number == 1, f"torch has {number} threads after this test."
+
+
 COPYING_STEPS = 400
 
 TINY = {
