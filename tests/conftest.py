@@ -21,6 +21,8 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_er
 _HUB = LocalHub(Path(_FOLDER.name) / "hub")
 _HUB.start()
 _ENVIRONMENT = _HUB.environment() | {"HF_HOME": str(Path(_FOLDER.name) / "home"), "ORT_DISABLE_TELEMETRY": "1"}
+# For the processes that tests start.
+_ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 for _name in os.environ.keys() - _ENVIRONMENT.keys():
     del os.environ[_name]
 os.environ.update(_ENVIRONMENT)
