@@ -28,7 +28,7 @@ def test_unscaled_scores_spread_with_the_width_and_saturate_the_softmax(function
     assert "entropy of weights" in capsys.readouterr().out
 
 
-def test_the_table_has_what_a_run_has_found(functions, tmp_path, capfd, monkeypatch):
+def test_the_table_has_what_a_run_has_found(functions, few_numbers, tmp_path, capfd, monkeypatch):
     text = functions.RECIPE.read_text(encoding="utf-8")
     for old, new in (("30000", "300"), ("num_beams: 4", "num_beams: 1\n  max_length_a: 0\n  max_length_b: 2")):
         assert old in text
