@@ -272,7 +272,7 @@ def _drawn_tree(generator: random.Random) -> Tree | None:
     symbols, words, tags = [], [], []
     left = [drawn(_START)]
     while left:
-        symbol = left.pop().replace("~", drawn("sp"))
+        symbol = left.pop().replace("~", drawn(("s", "p")))
         if symbol == CLOSE:
             symbols.append(CLOSE)
         elif symbol in _LEXICON:

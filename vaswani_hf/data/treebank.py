@@ -28,20 +28,19 @@ def tree_files(names: list[str]) -> list[str]:
     """
     files: list[str] = []
     for name in names:
-        found = [name]
-        if os.path.isdir(name):
-            found = sorted(glob("**/*.mrg", root_dir=name, recursive=True) + glob("**/*.mrg.gz", root_dir=name, recursive=True))
-            found = [os.path.join(name, path) for path in found]
-        elif has_magic(name) and not os.path.exists(name):
-            found = sorted(path for path in glob(name, recursive=True) if os.path.isfile(path))
-        if not found:
+        is_pattern = has_magic(name) and not os.path.exists(name)
+        places = sorted(glob(name, recursive=True)) if is_pattern else [name]
+        found = [path for place in places for path in (_mrg_files(place) if os.path.isdir(place) else [place])]
+        missing = [path for path in found if not os.path.isfile(path)]
+        if missing or not found:
             what = "a folder with .mrg files" if os.path.isdir(name) else "an existing file"
-            raise FileNotFoundError(f"A treebank must be {what}, but there is none {'in' if os.path.isdir(name) else 'like'} {name}.")
+            raise FileNotFoundError(f"A treebank must be {what}, but {name} is none.")
         files += found
-    for path in files:
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"A treebank must be an existing file, but there is no {path}.")
     return files
+
+
+def _mrg_files(folder: str) -> list[str]:
+    return sorted(str(path) for path in Path(folder).rglob("*.mrg*") if path.name.endswith((".mrg", ".mrg.gz")))
 
 
 def read_treebank(path: str | Path) -> Iterator[Tree]:

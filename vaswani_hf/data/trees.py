@@ -4,6 +4,9 @@ A tree is kept as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign 
 opens a constituent, `)` closes the last one that is open, `XX` stands for the next word. Words and their tags lie beside it,
 so that any sequence of symbols that is well-formed is a tree over the words of a sentence, and nothing here is recursive.
 
+A model writes the tag of each word in place of `XX`, as in the code of the paper's authors; Vinyals et al. wrote `XX`. Here
+the tags teach it which word it is at, long before it knows the brackets.
+
 Differs from Vinyals et al.: closing brackets have no label, because the constituent that is open has it.
 """
 
@@ -63,7 +66,8 @@ class Tree:
             if symbol == WORD:
                 position += 1
             elif symbol == CLOSE:
-                found.append(Constituent(*opened.pop(), position))
+                label, start = opened.pop()
+                found.append(Constituent(label, start, position))
             else:
                 opened.append((symbol.removeprefix(OPEN), position))
         return found
@@ -104,7 +108,9 @@ def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] 
         num_words += symbol == WORD
         is_empty = symbol == CLOSE and before not in (CLOSE, WORD)
         if is_empty or depth < (place + 1 < len(symbols)):
-            raise ValueError(f"The symbols must be a tree, but are not from number {place + 1} on: {' '.join(symbols)}.")
+            raise ValueError(
+                f"The symbols must be a tree, but are not from number {place + 1} on: {' '.join(symbols)}."
+            )
     if depth or num_words != len(words) or not words:
         raise ValueError(
             f"The symbols must be a tree over {len(words):,} words, but have {num_words:,} and leave {depth:,} brackets open: "
@@ -222,7 +228,9 @@ class _Reader:
         elif bracket.is_parent:
             self.symbols.append(CLOSE)
         else:
-            self._refuse(line, f"the bracket `({bracket.label or ''})` has no word in it; write (TAG word), or remove it")
+            self._refuse(
+                line, f"the bracket `({bracket.label or ''})` has no word in it; write (TAG word), or remove it"
+            )
         if self.opened:
             return None
         tree = _cleaned(self.symbols, self.words, self.tags)
@@ -239,7 +247,8 @@ class _Reader:
             number = len(self.opened)
             missing = "a closing bracket" if number == 1 else f"{number:,} closing brackets"
             self._refuse(
-                self.opened[0].line, f"the tree that begins here lacks {missing} {where}; add what is missing, or indent"
+                self.opened[0].line,
+                f"the tree that begins here lacks {missing} {where}; add what is missing, or indent"
                 " the lines that go on with a tree",
             )
 

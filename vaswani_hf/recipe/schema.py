@@ -101,8 +101,13 @@ class DataSection:
 
     @property
     def is_text(self) -> bool:
-        """The corpus is plain text, for a language model, and no pairs of sentences."""
-        return not self.source_language
+        """The corpus is plain text, for a language model, and no pairs of sentences or of sentences and trees."""
+        return not self.source_language and not self.is_treebank
+
+    @property
+    def is_treebank(self) -> bool:
+        """The corpus is trees, for a parser."""
+        return self.corpus == "trees" or bool(self.train_trees)
 
     def files(self, split: str) -> list[str]:
         """The files and patterns of a split, those of the source before those of the target.
@@ -113,7 +118,9 @@ class DataSection:
         Returns:
             list: Empty for a split of a dataset, or none.
         """
-        return [path for kind in ("source", "target", "pairs", "text", "trees") for path in self.listed(f"{split}_{kind}")]
+        return [
+            path for kind in ("source", "target", "pairs", "text", "trees") for path in self.listed(f"{split}_{kind}")
+        ]
 
     def listed(self, key: str) -> list[str]:
         """The entries of a key that names files.

@@ -52,12 +52,17 @@ _NEEDED = {"translation": ("source_language", "target_language"), "parsing": ("l
 def settle_task(recipe: Recipe) -> Recipe:
     """A recipe in which the sizes of batches that its task does not have follow from the one that it has.
 
+    A parser has two vocabularies.
+
     Args:
         recipe (Recipe): As it was written.
 
     Returns:
         Recipe: As it is recorded.
     """
+    if recipe.task == "parsing":
+        # Symbols of trees are no words of the language.
+        return dataclasses.replace(recipe, tokenizer=dataclasses.replace(recipe.tokenizer, shared_vocabulary=False))
     tokens = recipe.training.text_tokens_per_batch
     if recipe.task not in TEXT_TASKS or tokens is None:
         return recipe
@@ -80,6 +85,8 @@ def check_task(recipe: Recipe) -> None:
     for place, tasks in _TASKS_OF_KEYS.items():
         section, _, key = place.partition(".")
         default = getattr(_SECTIONS[section](), key) if section in _SECTIONS else None
+        if place == "tokenizer.shared_vocabulary" and recipe.task == "parsing":
+            continue
         if recipe.task not in tasks and values.get(place, default) != default:
             raise ValueError(
                 f"`{place}` belongs to {' and '.join(f'`task: {task}`' for task in tasks)}, but is {values[place]!r} in a recipe "
