@@ -21,7 +21,7 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 _SPLITS = ("train", "validation", "test")
 # Words; sentences that come out longer are drawn again.
-_LONGEST = 26
+_LONGEST = 18
 
 # Weight, left side, right side. A symbol is LABEL:kind, and its label alone becomes a bracket; without a label it becomes none.
 # `#` is a number, singular (s) or plural (p), the same one everywhere in a rule, and `@` the other one; `~` is drawn for itself.

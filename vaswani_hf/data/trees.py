@@ -61,7 +61,9 @@ class Tree:
     @property
     def constituents(self) -> list[Constituent]:
         """All constituents, inner ones first; tags are none."""
-        found, opened, position = [], [], 0
+        found: list[Constituent] = []
+        opened: list[tuple[str, int]] = []
+        position = 0
         for symbol in self.symbols:
             if symbol == WORD:
                 position += 1
@@ -88,7 +90,7 @@ def unescaped(word: str) -> str:
     Args:
         word: As it is in a treebank.
     """
-    return _ESCAPES.get(word, word)
+    return re.sub("-[LR][RCS]B-", lambda escape: _ESCAPES[escape[0]], word)
 
 
 def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
@@ -107,7 +109,7 @@ def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] 
         depth += {CLOSE: -1, WORD: 0}.get(symbol, 1)
         num_words += symbol == WORD
         is_empty = symbol == CLOSE and before not in (CLOSE, WORD)
-        if is_empty or depth < (place + 1 < len(symbols)):
+        if is_empty or depth < (place == 0 or place + 1 < len(symbols)):
             raise ValueError(
                 f"The symbols must be a tree, but are not from number {place + 1} on: {' '.join(symbols)}."
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..data.trees import WORD, WRAPPERS, Tree, unescaped
+from ..data.trees import WORD, WRAPPERS, Tree
 
 PUNCTUATION = frozenset([",", ":", "``", "''", ".", "?", "!"])
 _SAME_LABEL = {"PRT": "ADVP"}
@@ -66,7 +66,7 @@ def bracketing_scores(gold: Iterable[Tree], predicted: Iterable[Tree]) -> dict[s
         )
     matched = num_gold = num_predicted = num_exact = 0
     for number, (right, tree) in enumerate(zip(gold, predicted, strict=True), 1):
-        if [*map(unescaped, tree.words)] != [*map(unescaped, right.words)]:
+        if tree.sentence != right.sentence:
             raise ValueError(
                 f"Tree {number:,} must be of the words of the gold tree, {right.sentence!r:.200}, but is of {tree.sentence!r:.200}."
             )

@@ -137,6 +137,8 @@ def _template() -> str:
 
 
 def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
+    if recipe and recipe.task == "parsing":
+        return "the dog sees the cat ."
     if recipe and recipe.data.corpus:
         return english_words(471_005)
     return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
