@@ -21,6 +21,8 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_er
 _HUB = LocalHub(Path(_FOLDER.name) / "hub")
 _HUB.start()
 _ENVIRONMENT = _HUB.environment() | {"HF_HOME": str(Path(_FOLDER.name) / "home"), "ORT_DISABLE_TELEMETRY": "1"}
+# For the processes that tests start.
+_ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 for _name in os.environ.keys() - _ENVIRONMENT.keys():
     del os.environ[_name]
 os.environ.update(_ENVIRONMENT)
@@ -32,6 +34,16 @@ from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Whatever gives torch more threads makes every later test of the process several times slower."""
+    yield
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert number == 1, f"torch has {number} threads after this test."
+
 
 COPYING_STEPS = 400
 
@@ -69,6 +81,31 @@ def python():
     folder.mkdir()
     with warm_python(folder) as executable:
         yield executable
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _curves_drawn_once():
+    """Drawing the curve of a run takes a quarter of a tiny run: a process draws each kind once, and then copies it."""
+    results = sys.modules.get("vaswani_hf.training.results")
+    if results is None:
+        yield
+        return
+    draw, drawn = results.plot_training_curve, {}
+
+    def plot(metrics, path):
+        kind = frozenset(
+            name for name in ("loss", "eval_loss", "eval_bleu") if any(row.get(name) is not None for row in metrics)
+        )
+        if kind in drawn:
+            Path(path).write_bytes(drawn[kind])
+        else:
+            draw(metrics, path)
+            if kind:
+                drawn[kind] = Path(path).read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "plot_training_curve", plot)
+        yield
 
 
 @pytest.fixture(scope="session")

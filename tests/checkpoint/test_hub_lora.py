@@ -57,7 +57,6 @@ def train_adapter(base, tokenizer, folder):
     return model.eval()
 
 
-@pytest.mark.transfer
 def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(published)
     base = AutoModelForSeq2SeqLM.from_pretrained(published)

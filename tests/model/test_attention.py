@@ -79,11 +79,25 @@ VALUES = {
 OTHERS = {"other scores and mask": NearbyDistances, "other forward": OtherForward}
 
 
+# What is computed in a way of its own, and not only in other sizes or by other weights.
+WAYS = [
+    *("default", "decoder_layers", "norm_position", "position_embedding", "max_position_embeddings"),
+    *("attention_score", "cross_attention_score", "attention_window", "pad_token_id", *VALUES, *OTHERS),
+]
+
+
 @pytest.fixture(params=["default", *FIELDS, *VALUES, *OTHERS])
 def model(request, tiny_model, monkeypatch):
     if request.param in OTHERS:
         monkeypatch.setattr(layers_vaswani, "VaswaniAttention", OTHERS[request.param])
     return tiny_model(**(FIELDS | VALUES).get(request.param, {}))
+
+
+def every_way(names, first, second):
+    """Each model with the second case, and those that compute in a way of their own with the first one too."""
+    rest = [name for name in ("default", *FIELDS, *VALUES, *OTHERS) if name not in WAYS]
+    cases = [(name, *first) for name in WAYS] + [(name, *second) for name in (*WAYS, *rest)]
+    return pytest.mark.parametrize(("model", *names), cases, indirect=["model"])
 
 
 def test_every_field_that_changes_the_computation_is_here():
@@ -119,7 +133,7 @@ def decoders(model, batch, num_beams, **settings):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("num_beams", "with_prefixes"), [(1, False), (3, True)])
+@every_way(("num_beams", "with_prefixes"), (1, False), (3, True))
 def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, num_beams, with_prefixes):
     batch = inputs_of(model, with_prefixes)
     start = torch.full((len(SOURCES), 1), model.config.decoder_start_token_id)
@@ -167,7 +181,7 @@ def test_watched_weights_are_the_models_own_attentions(model):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("settings", [{"cache_implementation": "static"}, {"coverage_penalty": 0.3}])
+@every_way(("settings",), [{"coverage_penalty": 0.3}], [{"cache_implementation": "static"}])
 def test_the_search_finds_the_same_on_every_way(model, settings):
     batch = inputs_of(model, False)
     options = {"num_beams": 3, "max_new_tokens": 8, "early_stopping": "never", "num_return_sequences": 2}

@@ -1,5 +1,7 @@
 """How often the device is waited for: in a step of the search for one stacked reading, which may be late; in training never."""
 
+import copy
+
 import pytest
 import torch
 from device_waiting import Waiting
@@ -78,6 +80,8 @@ def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_reading_late_changes_nothing(models, name, monkeypatch):
+    # Trees of other lengths round otherwise: in float32 two beams of nearly one score change places on some processors.
+    models = [copy.deepcopy(model).double() for model in models]
     for num_return_sequences in {1, SEARCHES[name]["num_beams"]}:
         for most, never_ends in ((3, False), (15, False), (50, True)):
             given = arguments(SEARCHES[name], models, most, never_ends) | {

@@ -184,7 +184,6 @@ def test_what_has_not_changed_makes_no_commit_and_stays_private(hub, repo_id, ti
     assert repository.files()["README.md"] == b"---\nlicense: mit\n---\nBy hand.\n" and repository.private
 
 
-@pytest.mark.transfer
 def test_branch_tag_commit_and_pull_request_each_by_its_name(
     hub, repo_id, bob, tiny_checkpoint, vaswani, monkeypatch, tmp_path
 ):

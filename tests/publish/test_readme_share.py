@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from vaswani_hf.cli import main
 from vaswani_hf.recipe import load_recipe
@@ -24,6 +25,7 @@ model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_attention_head
 training: {max_steps: 4, save_steps: 1, logging_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
 decoding: {num_beams: 2, max_length: 6}
 """
+SWITCHES = {"HF_HUB_DISABLE_XET=1", "HF_HUB_OFFLINE=1"}
 ABSENT = """
 import sys
 class Absent:
@@ -45,9 +47,13 @@ def run_commands(block, environment):
         if not command.strip():
             continue
         words = shlex.split(command)
-        if words[0] == ".venv/bin/vaswani":
-            # In this process, which has imported everything already.
-            assert main(words[1:]) == 0, command
+        switches = [word.removesuffix("=1") for word in words if word in SWITCHES]
+        if words[len(switches)] == ".venv/bin/vaswani":
+            # In this process, which has imported everything already, with what these variables would have set.
+            with pytest.MonkeyPatch.context() as patch:
+                for name in switches:
+                    patch.setattr(constants, name, True)
+                assert main(words[len(switches) + 1 :]) == 0, command
         else:
             result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
             assert result.returncode == 0, f"{command}\n{result.stderr}"

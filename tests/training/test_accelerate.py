@@ -93,17 +93,13 @@ def assert_same_run(one: Path, several: Path) -> None:
         assert (end[name] - middle[name]).abs().max() > 5e-5
 
 
-@pytest.fixture(scope="module", params=["false", "true"], ids=["float32", "bf16"])
-def precision(request, start, folder) -> str:
-    """A precision, in which one process has trained with twice the accumulation."""
-    end(start(TRAIN, "recipe.yaml", f"--bf16={request.param}", f"--output_dir=one-{request.param}",
-              "--gradient_accumulation_steps=2"))  # fmt: skip
-    return request.param
-
-
-@pytest.mark.parametrize(("name", "script"), [("ddp", [TRAIN]), ("fsdp2", TRAIN_SHARDED)])
-def test_two_processes_are_one_with_twice_the_accumulation(start, folder, precision, name, script):
+@pytest.mark.parametrize(
+    ("name", "script", "precision"), [("ddp", [TRAIN], "false"), ("fsdp2", TRAIN_SHARDED, "true")]
+)
+def test_two_processes_are_one_with_twice_the_accumulation(start, folder, name, script, precision):
     output = f"{name}-{precision}"
+    end(start(TRAIN, "recipe.yaml", f"--bf16={precision}", f"--output_dir=one-{precision}",
+              "--gradient_accumulation_steps=2"))  # fmt: skip
     end(launched(start, name, *script, "recipe.yaml", f"--bf16={precision}", f"--output_dir={output}"))
     assert_same_run(folder / f"one-{precision}", folder / output)
     assert json.loads((folder / output / "results.json").read_text())["training"]["processes"] == 2

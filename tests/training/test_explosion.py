@@ -81,7 +81,7 @@ def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(r
     assert metrics(folder)[-1]["step"] == 50
 
 
-@pytest.mark.parametrize("rate", ["2", "8", "0"])
+@pytest.mark.parametrize("rate", ["8", "0"])
 def test_a_run_that_learns_badly_or_nothing_is_not_ended(run, vaswani, tmp_path, rate):
     folder, (code, _, sentence) = lasting(run, vaswani, tmp_path, f"--learning_rate_factor={rate}")
     assert (code, sentence) == (0, "")

@@ -112,8 +112,10 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
             assert path.encode() not in content, name
 
 
-@pytest.mark.transfer
-@pytest.mark.parametrize(("strategy", "streaming"), [("checkpoint", "false"), ("all_checkpoints", "true")])
+@pytest.mark.parametrize(
+    ("strategy", "streaming"),
+    [("checkpoint", "false"), pytest.param("all_checkpoints", "true", marks=pytest.mark.transfer)],
+)
 def test_a_run_goes_on_on_another_machine(hub, repo_id, alice, recipe, strategy, streaming, tmp_path, capsys):
     keys = {"streaming": streaming, "bpe_dropout": 0.0 if streaming == "true" else 0.1}
     train(recipe("whole", **keys))

@@ -332,8 +332,12 @@ class VaswaniConfig(PreTrainedConfig):
         A name that is no field is refused, or ignored with a warning where transformers wrote the file.
 
         Raises:
-            ValueError: If a keyword argument that nobody else receives is all but the name of a field.
+            ValueError: If it is of another kind of model, or a keyword that nobody else receives is all but the name of a field.
         """
+        if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+            raise ValueError(
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; load it by its own class."
+            )
         # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
         if not kwargs.get("return_unused_kwargs", False):
             _refuse_unknown(key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8))

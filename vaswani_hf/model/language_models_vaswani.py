@@ -1,6 +1,6 @@
 """The language models of the same blocks: the decoder alone, without attention to a source, and the encoder alone.
 
-This file travels with the checkpoints of language models because it is these models; layers, attention, loss and search are
+This file travels with every checkpoint of a language model because it is the model; layers, attention, loss and search are
 those of the encoder-decoder. `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018),
 `VaswaniForMaskedLM` tokens that are hidden, as BERT does (Devlin et al. 2019, arXiv 1810.04805).
 Differs from the paper: it has no model of one stack.
@@ -99,20 +99,6 @@ class VaswaniStackConfig(VaswaniConfig):
         )
         fields = {name: value for name, value in fields.items() if name not in unused and not name.startswith("_")}
         return cls(**fields | {"vocab_size": vocab_size})
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """The config of a `config.json`; see `VaswaniConfig.from_dict`.
-
-        Raises:
-            ValueError: If it is that of another kind of model.
-        """
-        if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
-            raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; load it by its own class, or begin "
-                "a training with its weights by the key `model.init_from` of a recipe."
-            )
-        return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Saves the config with the code of the model, so that both load where this package is not installed."""
@@ -259,8 +245,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         recorded = {name: outputs.get(name) for name in ("past_key_values", "hidden_states", "attentions")}
         return CausalLMOutputWithPast(loss=loss, logits=logits, **recorded)
 
-    def prepare_inputs_for_generation(self, *args, **kwargs):
-        return GenerationMixin.prepare_inputs_for_generation(self, *args, **kwargs)
+    # Its signature says that prompts may be embeddings.
+    prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Texts that go on from prompts, as `GenerationMixin.generate` gives them, by our search where nothing is sampled.
@@ -275,6 +261,12 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             if kwargs.get(name):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
+
+    def _settings(self, generation_config, kwargs):
+        config, model_kwargs = super()._settings(generation_config, kwargs)
+        # transformers computes with it where prompts are embeddings.
+        config.min_length = config.min_length or 0
+        return config, model_kwargs
 
     def _complete_masks(self, source, config, model_kwargs) -> None:
         if model_kwargs.get("attention_mask") is None and (mask := self._infer_prompt_mask(source)) is not None:

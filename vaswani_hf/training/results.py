@@ -134,8 +134,9 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
         results["test"], translations = _test_scores(folder, translator, corpus.test_text, recipe.evaluation)
         if recipe.data.corpus == "numbers":
             results["test"]["digits"] = _scores_by_digits(translator, corpus.test_text, translations)
-    generation, settings = model.generation_config, recipe.decoding.settings()
-    results["decoding"] = {} if recipe.task in TEXT_TASKS else {name: getattr(generation, name) for name in settings}
+    results["decoding"] = {}
+    if recipe.task not in TEXT_TASKS:
+        results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}

@@ -1,0 +1,371 @@
+"""The models of one stack are the paper's blocks: equal to the slow loops, searched as by transformers, and loaded anywhere."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+from reference import Reference
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    StaticCache,
+    pipeline,
+)
+from transformers.generation import GenerationMixin
+
+from vaswani_hf import (
+    VaswaniConfig,
+    VaswaniDecoderConfig,
+    VaswaniDecoderModel,
+    VaswaniEncoderConfig,
+    VaswaniEncoderModel,
+    VaswaniForCausalLM,
+    VaswaniForMaskedLM,
+    VaswaniForSeq2SeqLM,
+)
+from vaswani_hf.checkpoint.loading import load_model
+from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
+
+PAD, EOS = 1, 2
+TEXTS = [[0, 5, 9, 4, 7, 13, EOS], [0, 6, 3, EOS], [0, 8]]
+SHAPE = {
+    "vocab_size": 23,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 28,
+    "dropout": 0.0,
+}
+VARIANTS = {
+    "paper": {},
+    "pre-norm": {"norm_position": "pre"},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 24},
+    "untied": {"tie_word_embeddings": False},
+    "widths": {"d_k": 5, "d_v": 3},
+    "general": {"attention_score": "general"},
+    "window": {"attention_window": 2},
+}
+variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+both = pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMaskedLM])
+
+
+def make(model_class, **fields):
+    """A model whose biases and gains count."""
+    torch.manual_seed(0)
+    model = model_class(VaswaniConfig(**SHAPE | fields)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def padded(texts, side="right"):
+    length = max(map(len, texts))
+    fill = [[PAD] * (length - len(text)) for text in texts]
+    rows = zip(texts, fill, strict=True)
+    return torch.tensor([text + pad if side == "right" else pad + text for text, pad in rows])
+
+
+def reference_logits(model, ids):
+    """Logits [T, V] of one text in slow loops: the paper's decoder without its second sub-layer, or its encoder."""
+    stack = f"model.{model.config.stack}"
+    weights = {
+        name.replace("model.", f"{stack}.", 1) if name.startswith("model.") else name: value
+        for name, value in model.state_dict().items()
+    }
+    reference = Reference(weights, model.config)
+    states = reference.embed(stack, ids)
+    heads, is_causal = model.config.num_attention_heads, model.config.stack == "decoder"
+    for number in range(model.config.num_hidden_layers):
+        layer = f"{stack}.layers.{number}"
+
+        def attend(states, layer=layer):
+            return reference.multi_head_attention(f"{layer}.self_attn", heads, states, states, is_causal)
+
+        def feed_forward(states, layer=layer):
+            return reference.feed_forward(layer, states)
+
+        states = reference.residual(f"{layer}.self_attn_layer_norm", states, attend)
+        states = reference.residual(f"{layer}.final_layer_norm", states, feed_forward)
+    if model.config.norm_position == "pre":
+        states = reference.layer_norm(f"{stack}.layer_norm", states)
+    return states @ weights["lm_head.weight"].T
+
+
+@variants
+@both
+def test_logits_of_a_padded_batch_are_those_of_slow_loops(model_class, fields):
+    model = make(model_class, **fields)
+    logits = model(padded(TEXTS)).logits
+    for row, text in enumerate(TEXTS):
+        expected = reference_logits(model, text)
+        expected[:, PAD] = logits[row, : len(text), PAD]
+        torch.testing.assert_close(logits[row, : len(text)], expected, atol=2e-4, rtol=1e-4)
+
+
+def test_the_decoder_has_no_attention_to_a_source():
+    model = make(VaswaniForCausalLM)
+    assert not any("encoder_attn" in name for name, _ in model.named_parameters())
+    with pytest.raises(ValueError) as error:
+        model(padded(TEXTS), encoder_hidden_states=torch.zeros(3, 2, 16))
+    assert (
+        str(error.value)
+        == "`encoder_hidden_states` must be left out: VaswaniForCausalLM is a decoder without a source."
+    )
+
+
+def test_each_label_is_predicted_from_the_tokens_before_it():
+    model, ids = make(VaswaniForCausalLM), padded(TEXTS)
+    logits = model(ids).logits
+    losses = [
+        nn.functional.cross_entropy(logits[row, : len(text) - 1], torch.tensor(text[1:]), reduction="sum")
+        for row, text in enumerate(TEXTS)
+    ]
+    number = sum(len(text) - 1 for text in TEXTS)
+    torch.testing.assert_close(model(ids, labels=ids).loss, sum(losses) / number)
+    torch.testing.assert_close(model(ids, labels=ids, skip_logits=True).loss, sum(losses) / number)
+    # No label moves the logits before it.
+    changed = ids.clone()
+    changed[0, 4:] = 20
+    assert torch.equal(model(changed).logits[0, :4], logits[0, :4])
+
+
+def test_hidden_tokens_are_predicted_from_both_sides():
+    model, ids = make(VaswaniForMaskedLM), padded(TEXTS)
+    labels = torch.full_like(ids, IGNORED_LABEL)
+    labels[0, 3], labels[1, 1] = 4, 6
+    logits = model(ids).logits
+    expected = nn.functional.cross_entropy(torch.stack([logits[0, 3], logits[1, 1]]), torch.tensor([4, 6]))
+    torch.testing.assert_close(model(ids, labels=labels).loss, expected)
+    torch.testing.assert_close(model(ids, labels=labels, skip_logits=True).loss, expected)
+    changed = ids.clone()
+    changed[0, 5] = 20
+    assert not torch.allclose(model(changed).logits[0, 3], logits[0, 3])
+
+
+SEARCHES = {
+    "greedy": {},
+    "beams": {"num_beams": 4},
+    "n-best": {"num_beams": 4, "num_return_sequences": 3, "early_stopping": True},
+    "penalty": {"num_beams": 3, "length_penalty": 0.3},
+    "never": {"num_beams": 3, "early_stopping": "never"},
+    "processor": {"num_beams": 3, "no_repeat_ngram_size": 2},
+    "scores": {
+        "num_beams": 3,
+        "num_return_sequences": 2,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_hidden_states": True,
+    },
+}
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("fields", [{}, *[VARIANTS[name] for name in ("pre-norm", "learned positions", "window")]])
+def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
+    model, prompts = make(VaswaniForCausalLM, **fields), padded(TEXTS, "left")
+    # Without them the end would come as soon as in transformers only by chance.
+    prompts[prompts == EOS] = 11
+    ours = model.generate(prompts, max_new_tokens=12, **settings)
+    mask = (prompts != PAD).long()
+    theirs = GenerationMixin.generate(model, prompts, attention_mask=mask, max_new_tokens=12, **settings)
+    if not settings.get("return_dict_in_generate"):
+        assert torch.equal(ours, theirs)
+        return
+    assert type(ours) is type(theirs) and ours.keys() == theirs.keys()
+    assert torch.equal(ours.sequences, theirs.sequences) and torch.equal(ours.beam_indices, theirs.beam_indices)
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
+    transitions = model.compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
+    lengths = (transitions < 0).sum(dim=1)
+    torch.testing.assert_close(transitions.sum(dim=1) / lengths, ours.sequences_scores)
+
+
+def test_a_batch_is_its_prompts_alone():
+    model = make(VaswaniForCausalLM)
+    prompts = [[0, 5, 9, 4], [0, 6], [0]]
+    together = model.generate(padded(prompts, "left"), max_new_tokens=9, num_beams=3)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(torch.tensor([prompt]), max_new_tokens=9, num_beams=3)[0, len(prompt) :]
+        found = together[row, 4 : 4 + len(alone)]
+        assert found.tolist() == alone.tolist()
+
+
+def test_embeddings_sampling_a_static_cache_and_own_limits_work():
+    model, ids = make(VaswaniForCausalLM), torch.tensor([[0, 5, 9]])
+    expected = model.generate(ids, max_new_tokens=6)
+    static = model.generate(ids, max_new_tokens=6, cache_implementation="static")
+    assert torch.equal(static, expected)
+    cache = StaticCache(model.config, 16)
+    assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
+    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(ids), max_new_tokens=6)
+    assert embedded.tolist() == expected[:, 3:].tolist()
+    torch.manual_seed(0)
+    assert model.generate(ids, do_sample=True, max_new_tokens=6).shape[1] <= 9
+    assert model.generate(ids).shape[1] <= 23
+    assert model.generate(ids, max_length_a=1, max_length_b=2, eos_token_id=None).shape[1] == 8
+    short = make(VaswaniForCausalLM, position_embedding="learned", max_position_embeddings=6)
+    assert short.generate(ids, eos_token_id=None).shape[1] == 7
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"must_contain": [[[4]]]},
+            "`must_contain` is for translations and must be left out, but is [[[4]]].",
+        ),
+        (
+            {"coverage_penalty": 0.2},
+            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
+        ),
+        ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
+    ],
+)
+def test_what_needs_a_source_is_refused(settings, message):
+    with pytest.raises(ValueError) as error:
+        make(VaswaniForCausalLM).generate(torch.tensor([[0, 5]]), **settings)
+    assert str(error.value) == message
+
+
+def test_a_masked_model_does_not_generate():
+    with pytest.raises(TypeError) as error:
+        make(VaswaniForMaskedLM).generate(torch.tensor([[0, 5]]))
+    assert str(error.value) == (
+        "`generate` needs a decoder, but VaswaniForMaskedLM is an encoder, which fills in hidden tokens: use "
+        '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
+    )
+
+
+def test_a_language_model_does_not_translate(tmp_path):
+    model = make(VaswaniForCausalLM)
+    with pytest.raises(
+        ValueError, match="must be an encoder-decoder model to translate, but VaswaniForCausalLM is none"
+    ):
+        pipeline("translation", model=model, tokenizer=object())
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError) as error:
+        load_model(tmp_path, "run")
+    assert str(error.value) == (
+        "`model` must be a translation model, but 'run' is a causal language model; it is used by "
+        '`pipeline("text-generation")`.'
+    )
+    with pytest.raises(
+        ValueError, match="^`model_type` must be 'vaswani' for VaswaniConfig, but is 'vaswani_decoder'"
+    ):
+        VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Unrecognized configuration class"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+AUTO = {
+    VaswaniForCausalLM: (AutoModelForCausalLM, VaswaniDecoderModel, VaswaniDecoderConfig),
+    VaswaniForMaskedLM: (AutoModelForMaskedLM, VaswaniEncoderModel, VaswaniEncoderConfig),
+}
+
+
+@variants
+@both
+def test_auto_classes_load_what_was_saved(model_class, fields, tmp_path):
+    auto, base_class, config_class = AUTO[model_class]
+    model, ids = make(model_class, **fields), padded(TEXTS)
+    model.save_pretrained(tmp_path)
+    loaded = auto.from_pretrained(tmp_path)
+    assert type(loaded) is model_class and type(AutoConfig.from_pretrained(tmp_path)) is config_class
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    base = AutoModel.from_pretrained(tmp_path)
+    assert type(base) is base_class
+    assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
+    assert type(auto.from_config(model.config)) is model_class
+
+
+@both
+def test_ties_hold_through_saving_and_resizing(model_class, tmp_path):
+    model = make(model_class)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    model.save_pretrained(tmp_path)
+    assert (
+        len([name for name in load_file(tmp_path / "model.safetensors") if "embed_tokens" in name or "head" in name])
+        == 1
+    )
+    loaded = model_class.from_pretrained(tmp_path)
+    loaded.resize_token_embeddings(31)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.vocab_size == 31
+    assert loaded(padded(TEXTS)).logits.shape[-1] == 31
+
+
+@pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM])
+def test_a_table_that_is_missing_under_all_its_names_is_named_and_drawn(model_class, tmp_path):
+    model = model_class(VaswaniConfig(**SHAPE))
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    (table,) = [name for name in weights if "embed_tokens" in name or "shared" in name or "head" in name]
+    del weights[table]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded, report = model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert table in report["missing_keys"]
+    deviation = loaded.get_parameter(table).std().item()
+    assert deviation == pytest.approx(16**-0.5, rel=0.2)
+
+
+def test_a_config_has_the_fields_of_one_stack():
+    config = VaswaniDecoderConfig(d_model=16, decoder_attention_heads=2, decoder_layers=3, vocab_size=30)
+    assert (config.num_hidden_layers, config.num_attention_heads, config.d_k) == (3, 2, 8)
+    assert not [name for name in config.to_dict() if name.startswith("encoder_") or name == "decoder_vocab_size"]
+    config.vocab_size = 40
+    assert config.decoder_vocab_size == 40
+    other = VaswaniForMaskedLM(VaswaniConfig(**SHAPE)).config
+    assert (other.num_hidden_layers, other.num_attention_heads) == (2, 4)
+    two = VaswaniConfig(**SHAPE, share_encoder_decoder_embeddings=False, decoder_vocab_size=19)
+    assert VaswaniForCausalLM(two).config.vocab_size == 19 and VaswaniForMaskedLM(two).config.vocab_size == 23
+    for name, value, message in (
+        ("is_encoder_decoder", True, "`is_encoder_decoder` must be False for a model of one stack, but is True."),
+        ("decoder_layers", 0, "`decoder_layers` must be a positive integer, but is 0."),
+    ):
+        with pytest.raises(ValueError) as error:
+            VaswaniDecoderConfig(**{name: value})
+        assert str(error.value) == message
+    with pytest.raises(ValueError, match="`layers` is no field of VaswaniConfig"):
+        VaswaniDecoderConfig(layers=3)
+
+
+WITHOUT_THE_PACKAGE = """
+import sys, torch
+sys.modules["vaswani_hf"] = None
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+folder, auto = sys.argv[1:]
+model = globals()[auto].from_pretrained(folder, trust_remote_code=True)
+ids = torch.tensor([[0, 5, 9, 4]])
+outputs = {"logits": model(ids).logits.tolist()}
+if auto == "AutoModelForCausalLM":
+    outputs["found"] = model.generate(ids, num_beams=3, max_new_tokens=5).tolist()
+assert type(AutoModel.from_pretrained(folder, trust_remote_code=True)).__name__.endswith("Model")
+import json
+print(json.dumps(outputs))
+"""
+
+
+@both
+def test_the_code_travels_with_the_checkpoint(model_class, tmp_path, python):
+    model, ids = make(model_class), torch.tensor([[0, 5, 9, 4]])
+    model.save_pretrained(tmp_path)
+    command = [python, "-c", WITHOUT_THE_PACKAGE, str(tmp_path), AUTO[model_class][0].__name__]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    torch.testing.assert_close(torch.tensor(found["logits"]), model(ids).logits)
+    if model_class is VaswaniForCausalLM:
+        assert found["found"] == model.generate(ids, num_beams=3, max_new_tokens=5).tolist()
+
+
+@both
+def test_gradients_reach_every_weight(model_class):
+    model, ids = make(model_class).train(), padded(TEXTS)
+    model(ids, labels=ids).loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
