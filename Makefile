@@ -11,7 +11,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart test test-oldest lint bench install
+.PHONY: quickstart parsing test test-oldest lint bench install
 
 install: $(VENV)/installed
 
@@ -25,6 +25,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
 	$(BIN)/python scripts/quickstart.py checkpoints/numbers
+
+# A parser, and its F1 on sentences that it has never seen.
+parsing: install
+	$(BIN)/vaswani train configuration/parsing.yaml --resume true
+	$(BIN)/python scripts/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
+	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
 # The client moves large files in two ways: the tests that move some run in the older one (LFS), then all tests in the
 # usual one (xet). The first are few: to start more processes would take longer than they do.

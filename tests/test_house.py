@@ -30,8 +30,8 @@ TRANSFORMERS_SIGNATURES = {"forward", "eager_attention_forward", "_sanitize_para
 FLOORS = {
     "version": 0,
     **{"model": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
-    **{"evaluation": 5, "publish": 5, "convert": 5, "training": 6},
-    **{"__init__": 7, "cli": 8},
+    **{"evaluation": 5, "parsing": 5, "publish": 5, "convert": 5, "training": 6},
+    **{"__init__": 7, "reporting": 7, "cli": 8},
 }
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import os
 import re
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .model.configuration_vaswani import nearest_name
+from .reporting import fill_closed_streams, give_up_output, report, without_bars_for_moments
 
 
 def _train(arguments: argparse.Namespace, overrides: list[str]) -> None:
@@ -62,14 +62,32 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
     evaluate_text_file(TextEvaluationJob(_model(arguments), **{name: getattr(arguments, name) for name in names}))
 
 
+def _evaluate_trees(arguments: argparse.Namespace) -> None:
+    from .parsing.files import TreeEvaluationJob, evaluate_trees
+
+    of_translations = "source reference compare picture lowercase split_compounds comet repetition_guard".split()
+    for name in of_translations:
+        if getattr(arguments, name):
+            raise ValueError(f"`--{name}` is for translations, but `--trees` is for a parser; leave one of them out.")
+    names = ("trees", "json", "output", "device")
+    options = {"tokens_per_batch": arguments.tokens_per_batch, **_generate_arguments(arguments)}
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    model = arguments.model and _model(arguments)
+    evaluate_trees(TreeEvaluationJob(model=model, precision=_precision(arguments), options=options, **given))
+
+
 def _evaluate(arguments: argparse.Namespace) -> None:
     if arguments.text is not None:
         _evaluate_text(arguments)
         return
+    if arguments.trees is not None:
+        _evaluate_trees(arguments)
+        return
     for name in ("source", "reference"):
         if getattr(arguments, name) is None:
             raise ValueError(
-                f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model."
+                f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model, or `--trees` to "
+                "evaluate a parser."
             )
     from .evaluation.files import EvaluationJob, evaluate_files
 
@@ -115,6 +133,24 @@ def _translate(arguments: argparse.Namespace) -> None:
     translate_file(
         TranslationJob(model=_model(arguments), options=options, ensemble=tuple(arguments.ensemble), **given)
     )
+
+
+def _parse(arguments: argparse.Namespace) -> None:
+    from .parsing.files import ParsingJob
+    from .translation.files import translate_file
+    from .translation.translator import TranslationOptions
+
+    is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
+    options = TranslationOptions.of(
+        window=arguments.window or (1 if is_typed else 1000),
+        tokens_per_batch=arguments.tokens_per_batch,
+        return_scores=arguments.json,
+        on_error=arguments.on_error,
+        **_generate_arguments(arguments),
+    )
+    names = ("device", "text", "input", "output", "json", "resume", "workers")
+    given = {name: getattr(arguments, name) for name in names} | _precision(arguments)
+    translate_file(ParsingJob(model=_model(arguments), options=options, ensemble=tuple(arguments.ensemble), **given))
 
 
 def _score(arguments: argparse.Namespace) -> None:
@@ -303,6 +339,7 @@ def _parser() -> _Parser:
     _add_distill(commands)
     _add_evaluate(commands)
     _add_translate(commands)
+    _add_parse(commands)
     _add_score(commands)
     export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
     _add_model(export)
@@ -346,6 +383,9 @@ def _add_evaluate(commands: Any) -> None:
     _add_search_options(evaluate)
     evaluate.add_argument("--source", help="sentences, one per line (plain or .gz)")
     evaluate.add_argument("--reference", help="their translations, line by line (plain or .gz)")
+    evaluate.add_argument(
+        "--trees", help="a treebank (a file, plain or .gz; a folder of .mrg files; a pattern), for the F1 of a parser"
+    )
     evaluate.add_argument("--text", help="texts, one per line (plain or .gz), for the perplexity of a language model")
     evaluate.add_argument(
         "--compare",
@@ -458,6 +498,22 @@ def _add_translate(commands: Any) -> None:
     _add_switch(translate, "--stream", False, "show each translation while it comes about, greedily")
 
 
+def _add_parse(commands: Any) -> None:
+    parse = commands.add_parser("parse", help="give sentences their constituency trees, one line of brackets each")
+    _add_model_options(parse)
+    _add_ensemble(parse)
+    parse.add_argument("--num_beams", type=_positive, help="beams; the checkpoint's by default")
+    parse.add_argument("--max_new_tokens", type=_positive, help="most symbols of a tree; the checkpoint's by default")
+    _add_on_error(parse)
+    parse.add_argument("--text", help="one sentence in place of standard input, its words separated by spaces")
+    parse.add_argument("--input", help="a file in place of standard input (plain or .gz)")
+    parse.add_argument("--output", help="a new file in place of standard output")
+    _add_switch(parse, "--resume", False, "go on where an --output that exists breaks off")
+    parse.add_argument("--json", action="store_true", help="print JSON lines, with the score and that of each symbol")
+    parse.add_argument("--window", type=_positive, help="lines read before they are parsed (1000; 1 at a terminal)")
+    parse.add_argument("--workers", type=_positive, default=1, help="processes on the CPU (1)")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand.
 
@@ -467,15 +523,15 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         int: 0, or 1 with one sentence on stderr; 130 after an interruption.
     """
-    _fill_closed_streams()
+    fill_closed_streams()
     arguments, rest = _parser().parse_known_args(argv)
     with_overrides = {"train": _train, "plan": _plan, "distill": _distill}
     if rest and arguments.command not in with_overrides:
         arguments.parser.refuse(rest)
     commands = {"evaluate": _evaluate, "translate": _translate, "score": _score, "export": _export, "push": _push}
-    commands["average"] = _average
+    commands |= {"average": _average, "parse": _parse}
     try:
-        _without_bars_for_moments()
+        without_bars_for_moments()
         if arguments.command in with_overrides:
             with_overrides[arguments.command](arguments, rest)
         else:
@@ -484,71 +540,14 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has enough.
-        _give_up_output()
+        give_up_output()
         return 1
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return _report(error, _give_up_output())
+        return report(error, give_up_output())
     return 0
-
-
-def _fill_closed_streams() -> None:
-    """Keep the numbers of closed standard streams from files, into which other libraries could write."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:
-        # Without one print would write to standard output.
-        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
-
-
-def _give_up_output() -> bool:
-    """True if standard output takes nothing more; then Python is kept from complaining when it flushes at the end."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
-def _without_bars_for_moments() -> None:
-    """Hide the bars of loading and saving models; those of data preparation and of the Hub stay."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import enable_progress_bars
-    from transformers.utils.logging import disable_progress_bar
-
-    # It switches off those of the Hub too.
-    disable_progress_bar()
-    if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
-        enable_progress_bars()
-
-
-def _report(error: Exception, is_output_lost: bool) -> int:
-    """One sentence instead of a traceback; the traceback with VASWANI_TRACEBACK=1, for bug reports."""
-    if os.environ.get("VASWANI_TRACEBACK") == "1":
-        logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    from .checkpoint.hub import explain, sentence_of
-
-    message, is_explained = sentence_of(error), explain(error) is not None
-    interrupted = type(error).__name__ == "InterruptedRunError"
-    # Our errors are sentences; those of others may be a page and need their name to be understood.
-    is_ours = type(error).__module__.startswith("vaswani_hf.")
-    if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
-        message = f"{type(error).__name__}: {message}"
-    if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
-        # "[Errno 13] Permission denied: 'file'", or no file at all.
-        name = "Standard output" if is_output_lost else f"'{error.filename}'" if error.filename else "A file"
-        message = f"{name} cannot be read or written ({error.strerror})."
-    if len(message) > 600:
-        message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
-    print(f"vaswani: {message}", file=sys.stderr)
-    return 130 if interrupted else 1
 
 
 if __name__ == "__main__":

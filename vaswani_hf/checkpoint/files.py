@@ -32,6 +32,7 @@ CURVE_FILE = "training_curve.png"
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
+TREES_FILE = "test_trees.txt"
 
 # The files that a numbered checkpoint has beside the model: the moving average of its weights, the Trainer's state, the place
 # in a stream of pairs, and the sizes and hashes of all files.

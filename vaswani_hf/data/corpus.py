@@ -30,10 +30,13 @@ from .language_modeling import text_collator, with_both_ends
 from .number_words import number_pairs
 from .preparation import CorpusReport, prepare_pairs
 from .reading import PairSource, distillation_records, is_commit, load_pairs
+from .tree_grammar import grammar_trees
+from .treebank import load_treebank
 from .weights import WeightedPairs
 
 # One of so many held-out numbers is 0.1 % of the score.
 NUMBERS_HELD_OUT = 1000
+TREES_HELD_OUT = 1000
 
 
 @dataclass
@@ -189,6 +192,12 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
             texts = (f"{pair['source']} = {pair['target']}" for pair in numbers)
             numbers = [{"source": text, "target": text} for text in texts]
         return load_pairs(PairSource(dataset=numbers, streaming=streaming))
+    if data.corpus == "trees":
+        size = data.trees_train_size if split == "train" else TREES_HELD_OUT
+        trees = grammar_trees(size, seed, split)
+        return load_pairs(PairSource(dataset=[{"source": tree.sentence, "target": str(tree)} for tree in trees]))
+    if data.is_treebank:
+        return load_treebank(data.listed(f"{split}_trees")) if data.listed(f"{split}_trees") else None
     if split == "train" and data.train_weights:
         return _numbered_corpora(data)
     languages = {

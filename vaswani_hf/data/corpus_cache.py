@@ -22,6 +22,7 @@ from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
 from .reading import CACHE_REMEDY
 from .tokenizer_training import train_tokenizers
+from .tree_tokenizer import train_parser_tokenizers
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
@@ -57,7 +58,10 @@ def write_tokenizers(
     """
 
     def train(place: Path) -> None:
-        save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags, task), place)
+        if task == "parsing":
+            save_tokenizers(*train_parser_tokenizers(section, pairs, model_max_length), place)
+        else:
+            save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags, task), place)
         return_free_memory()
 
     cache = cache_folder(pairs)

@@ -74,17 +74,26 @@ def train_tokenizers(
         "task": task,
     }
     if task in TEXT_TASKS:
-        joint = train_tokenizer(_texts(pairs, ("source",)), section.vocab_size, **options)
+        joint = train_tokenizer(texts_of(pairs, ("source",)), section.vocab_size, **options)
         return joint, joint
     if section.shared_vocabulary:
-        joint = train_tokenizer(_texts(pairs, ("source", "target")), section.vocab_size, **options)
+        joint = train_tokenizer(texts_of(pairs, ("source", "target")), section.vocab_size, **options)
         return joint, joint
-    source = train_tokenizer(_texts(pairs, ("source",)), section.vocab_size, **options)
+    source = train_tokenizer(texts_of(pairs, ("source",)), section.vocab_size, **options)
     target_size = section.target_vocab_size or section.vocab_size
-    return source, train_tokenizer(_texts(pairs, ("target",)), target_size, **options)
+    return source, train_tokenizer(texts_of(pairs, ("target",)), target_size, **options)
 
 
-def _texts(pairs: Dataset | IterableDataset, sides: tuple[str, ...]) -> Iterator[str]:
+def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...]) -> Iterator[str]:
+    """The texts that a tokenizer is trained on.
+
+    Args:
+        pairs: The columns `source` and `target`.
+        sides: One of them or both.
+
+    Yields:
+        str: Text by text.
+    """
     for batch in _batches(pairs):
         for side in sides:
             yield from batch[side]
@@ -154,7 +163,7 @@ def train_tokenizer(
     if backend.get_vocab_size() < vocab_size:
         logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
     _add_ends(backend, task)
-    return _with_transformers_interface(backend, model_max_length, MASK if task == "masked_lm" else None)
+    return with_transformers_interface(backend, model_max_length, MASK if task == "masked_lm" else None)
 
 
 def _add_ends(backend: Tokenizer, task: str) -> None:
@@ -181,7 +190,7 @@ def for_task(tokenizer: PreTrainedTokenizerFast, task: str) -> PreTrainedTokeniz
     if is_masked and MASK not in backend.get_vocab():
         _add_tags(backend, (MASK,))
     _add_ends(backend, task)
-    return _with_transformers_interface(backend, tokenizer.model_max_length, MASK if is_masked else None)
+    return with_transformers_interface(backend, tokenizer.model_max_length, MASK if is_masked else None)
 
 
 def _add_tags(backend: Tokenizer, tags: tuple[str, ...]) -> None:
@@ -271,9 +280,16 @@ def _untrained(lowercase: bool, normalization: str | None) -> Tokenizer:
     return backend
 
 
-def _with_transformers_interface(
-    backend: Tokenizer, model_max_length: int | None, mask: str | None
+def with_transformers_interface(
+    backend: Tokenizer, model_max_length: int | None, mask: str | None = None
 ) -> PreTrainedTokenizerFast:
+    """A tokenizer as transformers has it.
+
+    Args:
+        backend: Its special tokens are those of this package.
+        model_max_length: The length, in tokens, to which `truncation=True` cuts.
+        mask: The token of a masked model.
+    """
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -30,7 +30,7 @@ from ..checkpoint.files import (
 from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
-from ..recipe.published import base_repositories, bases, last_part
+from ..recipe.published import base_repositories, bases, card_words, last_part
 from ..recipe.schema import Recipe
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
@@ -137,6 +137,8 @@ def _template() -> str:
 
 
 def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
+    if recipe and recipe.task == "parsing":
+        return "the dog sees the cat ."
     if recipe and recipe.data.corpus:
         return english_words(471_005)
     return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
@@ -147,17 +149,18 @@ def _metadata(facts: dict[str, Any]) -> ModelCardData:
     if facts["license"] == RESEARCH_ONLY:
         licenses = {"license": "other", "license_name": RESEARCH_ONLY}
     # The Hub wants codes of two or three letters: "de_AT" is "de".
-    given = [re.split("[-_]", data.get(f"{side}_language") or "")[0].lower() for side in ("source", "target")]
+    sides, words = ("source_language", "target_language", "language"), card_words(facts["recipe"])
+    given = [re.split("[-_]", data.get(side) or "")[0].lower() for side in sides]
     scores, trained_on = _eval_results(facts), data.get("train") or {}
     return ModelCardData(
         language=[code for code in dict.fromkeys(given) if re.fullmatch("[a-z]{2,3}", code)] or None,
         **licenses,
         base_model=facts["base_model"],
         datasets=[trained_on["dataset"]] if "dataset" in trained_on else None,
-        pipeline_tag="translation",
+        pipeline_tag=words.pipeline_tag,
         library_name="transformers",
-        tags=["translation", "vaswani", "transformer", "seq2seq"],
-        metrics=["bleu", "chrf"] if scores else None,
+        tags=words.tags,
+        metrics=[*words.scores] if scores else None,
         model_name=facts["name"] if scores else None,
         eval_results=scores or None,
     )
@@ -165,11 +168,11 @@ def _metadata(facts: dict[str, Any]) -> ModelCardData:
 
 def _eval_results(facts: dict[str, Any]) -> list[EvalResult]:
     test, test_set = facts["test"], facts["data"].get("test") or {}
-    config = test_set.get("config")
+    config, words = test_set.get("config"), card_words(facts["recipe"])
     return [
         EvalResult(
-            task_type="translation",
-            task_name="Translation",
+            task_type=words.task_type,
+            task_name=words.task_name,
             dataset_type=test_set.get("dataset") or test_set.get("name") or "unknown",
             dataset_name=test_set.get("name", "unknown") + (f" ({config})" if config else ""),
             dataset_config=config,
@@ -180,7 +183,7 @@ def _eval_results(facts: dict[str, Any]) -> list[EvalResult]:
             metric_value=round(test[name], 2),
             metric_args={"signature": test.get(f"{name}_signature"), **facts["decoding"]},
         )
-        for name, title in (("bleu", "BLEU"), ("chrf", "chrF"))
+        for name, title in words.scores.items()
         if test.get(name) is not None
     ]
 

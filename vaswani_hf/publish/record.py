@@ -77,12 +77,12 @@ def data_facts(data: DataSection) -> dict[str, Any]:
         data (DataSection): The `data` section of the recipe.
 
     Returns:
-        dict: `source_language`, `target_language`, `license`, `attribution`, and for each of `train`, `validation` and
+        dict: `source_language`, `target_language`, `language`, `license`, `attribution`, and for each of `train`, `validation` and
         `test` None or a dict of `name`, `files`, `dataset` (where it is one of the Hub), `config`, `revision` and
         `split`, as far as they apply.
     """
     facts: dict[str, Any] = {"source_language": data.source_language, "target_language": data.target_language}
-    facts |= {"license": data_license(data), "attribution": data.attribution}
+    facts |= {"language": data.language, "license": data_license(data), "attribution": data.attribution}
     return facts | {split: _split_facts(data, split) for split in ("train", "validation", "test")}
 
 

@@ -22,7 +22,7 @@ from .schema import (
 from .tasks import check_task
 
 _AT_LEAST_ONE = """
-    data.numbers_train_size data.max_length data.num_proc tokenizer.vocab_size training.max_steps
+    data.numbers_train_size data.trees_train_size data.max_length data.num_proc tokenizer.vocab_size training.max_steps
     training.num_train_epochs training.source_tokens_per_batch training.target_tokens_per_batch
     training.text_tokens_per_batch
     training.gradient_accumulation_steps training.warmup_steps training.logging_steps training.eval_steps
@@ -179,10 +179,17 @@ def _check_batches(data: DataSection, training: TrainingSection, tokenizer: Toke
 def _check_sources(recipe: Recipe, needs_data: bool) -> None:
     data = recipe.data
     kinds: dict[str, Any] = {"corpus": data.corpus, "dataset": data.dataset}
-    if recipe.task in TEXT_TASKS:
+    if recipe.task == "parsing":
+        kinds = {"corpus": data.corpus, "train_trees": data.train_trees}
+    elif recipe.task in TEXT_TASKS:
         kinds["train_text"] = data.train_text
     else:
         kinds |= {"train_pairs": data.train_pairs, "train_source": data.train_source}
+    if data.corpus is not None and (data.corpus == "trees") != (recipe.task == "parsing"):
+        other = "numbers" if data.corpus == "trees" else "trees"
+        raise ValueError(
+            f"`data.corpus: {data.corpus}` is not for `task: {recipe.task}`; it may be {other} there, or null with files of your own."
+        )
     *names, last = [f"`data.{name}`" for name in kinds]
     last += " with `data.train_target`" if "train_source" in kinds else ""
     given = [f"`data.{name}`" for name, value in kinds.items() if value]
@@ -197,7 +204,8 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
             raise ValueError(
                 f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and {target!r}."
             )
-        named = [f"`data.{split}_{kind}`" for kind in ("source", "pairs", "text") if getattr(data, f"{split}_{kind}")]
+        sources = ("source", "pairs", "text", "trees")
+        named = [f"`data.{split}_{kind}`" for kind in sources if getattr(data, f"{split}_{kind}")]
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")

@@ -83,8 +83,8 @@ def data_license(data: DataSection) -> str | None:
     Returns:
         str: An identifier of the Hub or "research-only"; None where it is not known.
     """
-    # The package makes the corpus of number words itself.
-    return data.license or ("apache-2.0" if data.corpus == "numbers" else None)
+    # The package makes these corpora itself.
+    return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def strictest(stated: list) -> str | None:

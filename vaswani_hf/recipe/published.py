@@ -5,7 +5,7 @@ It is what a card and a repository show (see publish/record.py), and what two ma
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -27,6 +27,44 @@ def is_on_hub(dataset: str) -> bool:
     except HFValidationError:
         return False
     return not os.path.isdir(dataset)
+
+
+class CardWords(NamedTuple):
+    """What the metadata of a card says of a task: the Hub's name for it, its own, its tags, and its scores with their titles."""
+
+    pipeline_tag: str | None
+    task_type: str
+    task_name: str
+    tags: list[str]
+    scores: dict[str, str]
+
+
+_KINDS = ["vaswani", "transformer", "seq2seq"]
+_TRANSLATION = CardWords(
+    "translation", "translation", "Translation", ["translation", *_KINDS], {"bleu": "BLEU", "chrf": "chrF"}
+)
+_CARD_WORDS = {
+    "parsing": CardWords(
+        # The Hub has no such task.
+        None,
+        "constituency-parsing",
+        "Constituency parsing",
+        ["constituency-parsing", *_KINDS],
+        {"f1": "labelled bracketing F1"},
+    )
+}
+
+
+def card_words(recipe: Recipe | None) -> CardWords:
+    """What the metadata of a card says of the task of a run.
+
+    Args:
+        recipe (Recipe, optional): The run, if it is recorded; else it was a translation.
+
+    Returns:
+        CardWords: Words.
+    """
+    return _CARD_WORDS.get(recipe.task if recipe else "", _TRANSLATION)
 
 
 def bases(recipe: Recipe) -> list[str]:
@@ -88,7 +126,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
     paths = [
         f"{split}_{kind}"
         for split in ("train", "validation", "test")
-        for kind in ("source", "target", "pairs", "text")
+        for kind in ("source", "target", "pairs", "text", "trees")
     ]
     names: dict[str, Any] = {name: _last_parts(getattr(data, name)) for name in paths if getattr(data, name)}
     if data.dataset and not is_on_hub(data.dataset):

@@ -56,13 +56,18 @@ class DataSection:
     The language models (`task: causal_lm` and `masked_lm`) have one `language`, and each of their splits is plain text with
     one text a line (`…_text`), or the column `text_column` of a dataset, or the number words of both languages
     (`corpus: numbers`). What is said of pairs holds for texts, too.
+
+    A parser (`task: parsing`) has one `language`, and each of its splits is a treebank (`…_trees`): files of trees in brackets,
+    plain or .gz, one tree a line or as in Penn files, or folders with .mrg files; or trees of a small grammar that the package
+    has itself (`corpus: trees`).
     """
 
     source_language: str = ""
     target_language: str = ""
     language: str = ""
-    corpus: Literal["numbers"] | None = None
+    corpus: Literal["numbers", "trees"] | None = None
     numbers_train_size: int = 30000
+    trees_train_size: int = 20000
     dataset: str | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
@@ -73,15 +78,18 @@ class DataSection:
     train_target: str | list[str] | None = None
     train_pairs: str | list[str] | None = None
     train_text: str | list[str] | None = None
+    train_trees: str | list[str] | None = None
     train_weights: list[float] = field(default_factory=list)
     validation_source: str | list[str] | None = None
     validation_target: str | list[str] | None = None
     validation_pairs: str | list[str] | None = None
     validation_text: str | list[str] | None = None
+    validation_trees: str | list[str] | None = None
     test_source: str | list[str] | None = None
     test_target: str | list[str] | None = None
     test_pairs: str | list[str] | None = None
     test_text: str | list[str] | None = None
+    test_trees: str | list[str] | None = None
     text_column: str = "text"
     both_directions: bool = False
     streaming: bool = False
@@ -93,8 +101,13 @@ class DataSection:
 
     @property
     def is_text(self) -> bool:
-        """The corpus is plain text, for a language model, and no pairs of sentences."""
-        return not self.source_language
+        """The corpus is plain text, for a language model, and no pairs of sentences or of sentences and trees."""
+        return not self.source_language and not self.is_treebank
+
+    @property
+    def is_treebank(self) -> bool:
+        """The corpus is trees, for a parser."""
+        return self.corpus == "trees" or bool(self.train_trees)
 
     def files(self, split: str) -> list[str]:
         """The files and patterns of a split, those of the source before those of the target.
@@ -105,7 +118,9 @@ class DataSection:
         Returns:
             list: Empty for a split of a dataset, or none.
         """
-        return [path for kind in ("source", "target", "pairs", "text") for path in self.listed(f"{split}_{kind}")]
+        return [
+            path for kind in ("source", "target", "pairs", "text", "trees") for path in self.listed(f"{split}_{kind}")
+        ]
 
     def listed(self, key: str) -> list[str]:
         """The entries of a key that names files.

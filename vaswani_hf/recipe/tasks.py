@@ -27,9 +27,10 @@ _TASKS_OF_KEYS: dict[str, tuple[str, ...]] = {
     **_places("data", "validation_source validation_target validation_pairs", _PAIRS),
     **_places("data", "test_source test_target test_pairs both_directions max_length_ratio", _PAIRS),
     **_places("data", "train_text validation_text test_text text_column", TEXT_TASKS),
+    **_places("data", "train_trees validation_trees test_trees trees_train_size", ("parsing",)),
     **_places("data", "language", (*TEXT_TASKS, "parsing")),
     **_places("data", "dataset dataset_config dataset_revision streaming train_weights", (*_PAIRS, *TEXT_TASKS)),
-    **_places("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _STACKS),
+    **_places("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _PAIRS),
     **_places("training", "text_tokens_per_batch", TEXT_TASKS),
     **_places("training", "r_drop_alpha simcut_alpha", _STACKS),
     **_places("evaluation", "tokenize lowercase validation_bleu", _PAIRS),
@@ -51,12 +52,17 @@ _NEEDED = {"translation": ("source_language", "target_language"), "parsing": ("l
 def settle_task(recipe: Recipe) -> Recipe:
     """A recipe in which the sizes of batches that its task does not have follow from the one that it has.
 
+    A parser has two vocabularies.
+
     Args:
         recipe (Recipe): As it was written.
 
     Returns:
         Recipe: As it is recorded.
     """
+    if recipe.task == "parsing":
+        # Symbols of trees are no words of the language.
+        return dataclasses.replace(recipe, tokenizer=dataclasses.replace(recipe.tokenizer, shared_vocabulary=False))
     tokens = recipe.training.text_tokens_per_batch
     if recipe.task not in TEXT_TASKS or tokens is None:
         return recipe
@@ -79,6 +85,8 @@ def check_task(recipe: Recipe) -> None:
     for place, tasks in _TASKS_OF_KEYS.items():
         section, _, key = place.partition(".")
         default = getattr(_SECTIONS[section](), key) if section in _SECTIONS else None
+        if place == "tokenizer.shared_vocabulary" and recipe.task == "parsing":
+            continue
         if recipe.task not in tasks and values.get(place, default) != default:
             raise ValueError(
                 f"`{place}` belongs to {' and '.join(f'`task: {task}`' for task in tasks)}, but is {values[place]!r} in a recipe "

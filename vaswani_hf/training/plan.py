@@ -18,6 +18,8 @@ from .trainer import NUMBERS_OF_A_PART
 # An assumption (tokens). Attention has a small share of the operations at such lengths, and a plan gives them for
 # `data.max_length` too, which no corpus reaches.
 MEAN_LENGTH = 32
+# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent, 4 special tokens.
+PARSER_SYMBOLS = 76
 _GIB = 2**30
 _PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
@@ -26,16 +28,18 @@ def planned_config(recipe: Recipe) -> VaswaniConfig:
     """The config of the model that a recipe will train, as far as it is known without the tokenizers.
 
     Args:
-        recipe (Recipe): Its `tokenizer.vocab_size` is taken for the size of the vocabulary, which a small corpus may not fill.
+        recipe (Recipe): Its `tokenizer.vocab_size` is taken for the size of the vocabulary, which a small corpus may not fill; the
+            trees of a parser are taken for those of the Wall Street Journal.
 
     Returns:
         VaswaniConfig: The shape.
     """
     tokenizer = recipe.tokenizer
+    target_size = PARSER_SYMBOLS if recipe.task == "parsing" else tokenizer.target_vocab_size
     return VaswaniConfig(
         **{name: value for name, value in recipe.model.items() if name != "init_from"},
         vocab_size=tokenizer.vocab_size,
-        decoder_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
+        decoder_vocab_size=target_size or tokenizer.vocab_size,
         share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,
     )
 

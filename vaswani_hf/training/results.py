@@ -22,6 +22,7 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     RESULTS_FILE,
     TRANSLATIONS_FILE,
+    TREES_FILE,
     finite,
     write_whole,
 )
@@ -29,9 +30,12 @@ from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..data.corpus import Corpus
 from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
+from ..data.trees import tree_of
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
+from ..parsing.evaluate import evaluate_parser
+from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
 from ..recipe.schema import TEXT_TASKS, EvaluationSection
@@ -123,6 +127,8 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if corpus.test_text is not None and recipe.task in TEXT_TASKS:
         results["test"] = _scores_of_texts(recipe, trainer)
+    elif corpus.test_text is not None and recipe.task == "parsing":
+        results["test"] = _scores_of_trees(recipe, trainer)
     elif corpus.test_text is not None:
         translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
         results["test"], translations = _test_scores(folder, translator, corpus.test_text, recipe.evaluation)
@@ -148,6 +154,20 @@ def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
     scores = evaluate_texts(model, tokenizer, texts, tokens_per_batch=recipe.evaluation.tokens_per_batch)
     bits = f" · {scores['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in scores else ""
     say(f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %{bits}")
+    return scores
+
+
+def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
+    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["target"]
+    parser = Parser.from_pretrained(str(folder), device=str(trainer.args.device))
+    gold = [tree_of(text) for text in texts if text]
+    scores = evaluate_parser(parser, gold, tokens_per_batch=recipe.evaluation.tokens_per_batch)
+    trees = scores.pop("trees")
+    (folder / TREES_FILE).write_text("".join(f"{tree}\n" for tree in trees), encoding="utf-8")
+    say(
+        f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall {scores['recall']:.2f} · exact match "
+        f"{scores['exact_match']:.1f} %"
+    )
     return scores
 
 

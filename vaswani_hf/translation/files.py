@@ -85,6 +85,7 @@ class TranslationJob(Job):
         json (bool): JSON lines are written.
         resume (bool): An output that is there is continued.
         stream (bool): Each translation is shown while it comes about.
+        work (str): What is done, for people who wait.
     """
 
     text: str | None = None
@@ -94,6 +95,7 @@ class TranslationJob(Job):
     json: bool = False
     resume: bool = False
     stream: bool = False
+    work: str = "translating"
 
     def __post_init__(self):
         super().__post_init__()
@@ -144,7 +146,7 @@ def translate_file(job: TranslationJob) -> None:
         new = named(translations, job.place, done)
         if job.text is None:
             total = count_lines(job.input, job.skips) if job.input is not None else None
-            new = with_progress(new, "translating", total, done, to_file=job.output is not None)
+            new = with_progress(new, job.work, total, done, to_file=job.output is not None)
         for translation in new:
             file.write(_line_of(translation, job))
 

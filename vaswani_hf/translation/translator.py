@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -15,6 +15,7 @@ from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
+from ..data.tree_tokenizer import is_tree_tokenizer
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     TOKENIZING,
@@ -57,6 +58,8 @@ class Translator(TranslationEngine):
     """
 
     backend_class = PyTorchBackend
+    # A checkpoint whose translations are trees is for a `Parser`.
+    makes_trees = False
     # The first texts are to decide between float32 and bfloat16.
     is_undecided = False
 
@@ -79,7 +82,7 @@ class Translator(TranslationEngine):
         dtype: str | torch.dtype | None = None,
         quantization: str | None = None,
         **hub_kwargs: Any,
-    ) -> "Translator":
+    ) -> Self:
         """The translator that a checkpoint holds.
 
         Args:
@@ -115,6 +118,7 @@ class Translator(TranslationEngine):
                 )
             check_config(folders[-1], name)
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
+        _check_trees(name_or_path, is_tree_tokenizer(tokenizers[0][1]), cls.makes_trees)
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
             _check_vocabularies(name_or_path, tokenizers[0], name, others)
         given: dict[str, Any] = {"dtype": torch.float32 if dtype == "auto" or quantization else dtype}
@@ -491,6 +495,19 @@ def checked_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}.") from None
     return device
+
+
+def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None:
+    if makes_trees and not is_asked_for_trees:
+        raise ValueError(
+            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, and by `Parser` of "
+            "vaswani_hf.parsing."
+        )
+    if is_asked_for_trees and not makes_trees:
+        raise ValueError(
+            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani translate`, and by "
+            "`Translator` of vaswani_hf.translation."
+        )
 
 
 def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: tuple) -> None:

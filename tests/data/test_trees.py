@@ -1,0 +1,142 @@
+"""Trees: brackets are read, cleaned, linearised and put back; what is no tree is named with its line."""
+
+import gzip
+
+import pytest
+
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data.tree_tokenizer import is_tree_tokenizer, train_tree_tokenizer, written_tree
+from vaswani_hf.data.treebank import load_treebank, read_treebank, tree_files
+from vaswani_hf.data.trees import Tree, read_trees, tree_of, tree_over
+
+PENN = """*x*x*x* a header of old files *x*x*x*
+
+( (S
+    (NP-SBJ-1 (DT The) (NN dog))
+    (VP (VBD was)
+      (VP (VBN seen)
+        (NP (-NONE- *-1))
+        (PP-LOC=2 (IN in)
+          (NP|ADJP (DT the) (NN garden)))))
+    (. .)))
+( (S (NP-SBJ (-NONE- *)) (VP (VB Go)) (-LRB- -LRB-) (ADVP (RB now)) (-RRB- -RRB-)))
+"""
+
+
+def test_a_penn_file_loses_traces_function_tags_and_wrappers():
+    assert list(map(str, read_trees(PENN.split("\n"), "wsj.mrg"))) == [
+        "(S (NP (DT The) (NN dog)) (VP (VBD was) (VP (VBN seen) (PP (IN in) (NP (DT the) (NN garden))))) (. .))",
+        "(S (VP (VB Go)) (-LRB- -LRB-) (ADVP (RB now)) (-RRB- -RRB-))",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("(NN dog)", "(TOP (NN dog))"),
+        ("( (NN dog))", "(TOP (NN dog))"),
+        ("(TOP (ROOT (FRAG (NN dog))))", "(FRAG (NN dog))"),
+        ("( (S (NN a)) (. .))", "(TOP (S (NN a)) (. .))"),
+        ("(S (NP (NP (NN a))))", "(S (NP (NP (NN a))))"),
+        ("(S ((NN a) (NN b)) (WHNP-1 (WP c)))", "(S (NN a) (NN b) (WHNP (WP c)))"),
+        ("(S (NP (NP (-NONE- *)) (SBAR (-NONE- 0))) (VP-TPC-1 (VB a)))", "(S (VP (VB a)))"),
+        ("(S (X-=1 (NN|VB a)) (-- --) (PRP$ b))", "(S (X (NN a)) (-- --) (PRP$ b))"),
+        ("(S (CD 1\u00a0000))", "(S (CD 1\u00a0000))"),
+    ],
+)
+def test_labels_and_brackets_are_cleaned(text, cleaned):
+    assert str(tree_of(text)) == cleaned
+    # What is clean stays.
+    assert str(tree_of(cleaned)) == cleaned
+
+
+def test_a_tree_is_its_symbols_over_its_words():
+    tree = tree_of("(S (NP (DT the) (NN dog)) (VP (VBZ barks)))")
+    assert tree.symbols == ("(S", "(NP", "XX", "XX", ")", "(VP", "XX", ")", ")")
+    assert tree.constituents == [("NP", 0, 2), ("VP", 2, 3), ("S", 0, 3)]
+    assert tree_over(tree.words, tree.symbols, tree.tags) == tree
+    assert str(tree_over(["f(x)"], ["(S", "XX", ")"])) == "(S (XX f-LRB-x-RRB-))"
+    assert tree_of("(S (-LRB- -LRB-) (NN a\u00a0b) (-RRB- -RRB-))").sentence == "( a_b )"
+
+
+@pytest.mark.parametrize(
+    "symbols", ["(S XX", "(S XX ) )", "XX", "(S ) XX", "(S (NP ) XX )", "(S XX ) (S XX )", "(S XX XX )", ")", ""]
+)
+def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
+    with pytest.raises(ValueError, match="^The symbols must be a tree"):
+        tree_over(["dog"], symbols.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
+            "x.mrg, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is "
+            "missing, or indent the lines that go on with a tree.",
+        ),
+        (
+            "(S (NN a))\n( (S\n  (NP (NN b))",
+            "x.mrg, line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or "
+            "indent the lines that go on with a tree.",
+        ),
+        (
+            "(S (NN a)))",
+            "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
+        ),
+        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'dog' has no tag of its own; write each word as (TAG word)."),
+        ("(S (NP (NN a) b))", "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
+        ("(S (NN a (NN b)))", "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
+        ("(S (NP) (NN a))", "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
+        (
+            "the dog",
+            "x.mrg, line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.",
+        ),
+    ],
+)
+def test_what_is_no_tree_is_named_with_file_and_line(text, message):
+    with pytest.raises(ValueError) as error:
+        list(read_trees(text.split("\n"), "x.mrg"))
+    assert str(error.value) == message
+
+
+def test_depth_is_no_problem():
+    tree = tree_of("(S " * 5000 + "(NN a)" + ")" * 5000)
+    assert len(tree.constituents) == 5000 and tree_of(str(tree)) == tree
+
+
+def test_files_patterns_and_folders_of_a_treebank(tmp_path):
+    (tmp_path / "02" / "a").mkdir(parents=True)
+    for name, label in (("02/b.mrg", "B"), ("02/a/c.mrg", "C"), ("02/notes.txt", "N"), ("one.txt", "T")):
+        (tmp_path / name).write_text(f"({label} (NN a))\n(S (-NONE- *))\n", encoding="utf-8")
+    (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"(G (NN a))"))
+    names = [str(tmp_path / "0[2]"), str(tmp_path / "one.txt"), str(tmp_path / "*.gz")]
+    assert [str(tree)[1] for path in tree_files(names) for tree in read_treebank(path) if tree.words] == list("CBTG")
+    pairs = load_treebank(names[:1])
+    assert pairs["source"] == ["a", "", "a", ""] and pairs["target"] == ["(C (NN a))", "", "(B (NN a))", ""]
+    for name in ("none.mrg", "*.none", "two"):
+        with pytest.raises(
+            FileNotFoundError, match=r"^A treebank must be (an existing file|a folder with \.mrg files), but"
+        ):
+            tree_files([str(tmp_path / name)])
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"empty\.txt must hold trees in brackets, but there are none\.$"):
+        load_treebank([str(tmp_path / "empty.txt")])
+
+
+def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
+    trees = ["(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))", "(S (VP (VB (go))) )".replace("(go)", "-LRB-")]
+    tokenizer = train_tree_tokenizer(trees, 64)
+    source = train_tokenizer(["the dog barks"], 300)
+    save_tokenizers(source, tokenizer, tmp_path)
+    for one in (tokenizer, load_tokenizers(tmp_path)[1]):
+        ids = one(text_target="(S (NP (DT </s>) (NN 日本)) (VP (VBZ <s>)) (. .))")["input_ids"]
+        assert one.convert_ids_to_tokens(ids) == "(S (NP DT NN ) (VP VBZ ) . ) </s>".split()
+        assert written_tree(one, ids, list("abcd")) == tree_of("(S (NP (DT a) (NN b)) (VP (VBZ c)) (. d))")
+        assert one.convert_ids_to_tokens(one("(NEW (NN a))")["input_ids"]) == ["<unk>", "NN", ")", "</s>"]
+        assert is_tree_tokenizer(one) and not is_tree_tokenizer(source)
+
+
+def test_an_empty_tree_is_an_empty_line():
+    assert str(Tree((), (), ())) == "" == Tree((), (), ()).sentence

@@ -1,0 +1,59 @@
+"""Labelled bracketing by the rules of evalb, on cases that can be counted by hand."""
+
+import pytest
+
+from vaswani_hf.data.trees import tree_of
+from vaswani_hf.parsing.bracketing import bracketing_scores
+
+
+def scores(gold, predicted):
+    found = bracketing_scores([tree_of(gold)], [tree_of(predicted)])
+    return found["gold_brackets"], found["predicted_brackets"], found["matched_brackets"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "counts"),
+    [
+        # Function tags, ADVP = PRT, TOP, punctuation.
+        (
+            "(S (NP-SBJ (PRP He)) (VP (VBD gave) (PRT (RP up))) (. .))",
+            "(TOP (S (NP (PRP He)) (VP (VBD gave) (ADVP (RB up))) (. .)))",
+            (4, 4, 4),
+        ),
+        ("(S (NP (NN a)) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (3, 3, 3)),
+        # Another label, another span.
+        ("(S (NP (NN a)) (VP (VB b)))", "(S (ADJP (NN a)) (VP (VB b)))", (3, 3, 2)),
+        ("(S (NP (NN a)) (VP (VB b) (NP (NN c))))", "(S (NP (NN a)) (VP (VB b)) (NP (NN c)))", (4, 4, 3)),
+        # A multiset: the same bracket twice counts twice, and once where it is there once.
+        ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NP (NN a))) (VP (VB b)))", (4, 4, 4)),
+        ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (4, 3, 3)),
+        # Where punctuation is attached makes no difference, and brackets of punctuation alone are none.
+        ("(S (NP (NN a) (, ,)) (VP (VB b)) (. .))", "(S (NP (NN a)) (, ,) (VP (VB b) (. .)))", (3, 3, 3)),
+        ("(S (NP (NN a)) (X (: --)) (VP (VB b)))", "(S (NP (NN a)) (: --) (VP (VB b)))", (3, 3, 3)),
+        # The gold tags say what is punctuation, whatever the tags of the other tree are.
+        ("(S (NP (NN a)) (`` ``) (VP (VB b)) (. .))", "(S (NP (NN a) (XX ``)) (VP (VB b)) (XX .))", (3, 3, 3)),
+        ("(S (NP (NN .)) (VP (VB b)))", "(S (NP (. .)) (VP (VB b)))", (3, 3, 3)),
+        # A word in brackets is a word.
+        ("(S (-LRB- -LRB-) (NP (NN a)) (-RRB- -RRB-))", "(S (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)))", (2, 2, 1)),
+    ],
+)
+def test_brackets_are_counted_as_by_hand(gold, predicted, counts):
+    assert scores(gold, predicted) == counts
+
+
+def test_the_scores_are_those_of_all_sentences_together():
+    gold = [tree_of("(S (NP (NN a)) (VP (VB b)))"), tree_of("(S (NP (NN a)) (VP (VB b) (NP (NN c))))")]
+    predicted = [gold[0], tree_of("(S (NP (NN a)) (VP (VB b) (NN c)))")]
+    found = bracketing_scores(gold, predicted)
+    assert found["precision"] == 100 and found["recall"] == pytest.approx(100 * 6 / 7)
+    assert found["f1"] == pytest.approx(100 * 12 / 13) and found["exact_match"] == 50 and found["sentences"] == 2
+
+
+def test_trees_of_other_words_are_refused():
+    with pytest.raises(ValueError) as error:
+        bracketing_scores([tree_of("(S (NN a))")] * 2, [tree_of("(S (NN a))"), tree_of("(S (NN b))")])
+    assert str(error.value) == "Tree 2 must be of the words of the gold tree, 'a', but is of 'b'."
+    with pytest.raises(
+        ValueError, match="^There must be as many trees as gold trees, and some, but there are 0 and 1"
+    ):
+        bracketing_scores([tree_of("(S (NN a))")], [])

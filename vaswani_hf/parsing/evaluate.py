@@ -1,0 +1,64 @@
+"""A parser on a treebank: its trees and their scores."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..data.trees import Tree, tree_over
+from .bracketing import bracketing_scores
+from .parser import Parser
+
+
+def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
+    """The scores of a parser on the sentences of gold trees, and its trees.
+
+    Args:
+        parser (Parser): The parser.
+        gold (sequence): The right trees; those without words are left out.
+        **options: Options of `Parser.parse`.
+
+    Returns:
+        dict: What `bracketing_scores` gives, `seconds`, `sentences_per_second` and the `trees`.
+
+    Raises:
+        ValueError: If there is no tree with words.
+    """
+    from tqdm.auto import tqdm
+
+    gold = [tree for tree in gold if tree.words]
+    start = time.perf_counter()
+    parsed = parser.parse((tree.sentence for tree in gold), **options)
+    # disable=None: no bar where stderr is no terminal.
+    bar = tqdm(parsed, total=len(gold), unit=" sentences", desc="parsing", disable=None, leave=False)
+    # A sentence has not all characters of a treebank's words.
+    trees = [
+        tree_over(right.words, tree.symbols, tree.tags)
+        for right, tree in zip(gold, bar, strict=True)
+        if tree is not None
+    ]
+    seconds = time.perf_counter() - start
+    scores = bracketing_scores(gold, trees)
+    return scores | {"seconds": seconds, "sentences_per_second": len(gold) / seconds, "trees": trees}
+
+
+def scores_as_text(scores: dict[str, Any]) -> str:
+    """The scores, a line each.
+
+    Args:
+        scores (dict): As from `evaluate_parser` or `bracketing_scores`.
+    """
+    brackets = f"{scores['matched_brackets']:,} of {scores['gold_brackets']:,} brackets"
+    speed = (
+        f" in {scores['seconds']:.1f} s, {scores['sentences_per_second']:.1f} sentences/s"
+        if "seconds" in scores
+        else ""
+    )
+    return "\n".join(
+        [
+            f"F1 {scores['f1']:.2f}  labelled brackets by the rules of evalb",
+            f"precision {scores['precision']:.2f}",
+            f"recall {scores['recall']:.2f}  {brackets}",
+            f"exact match {scores['exact_match']:.2f} %",
+            f"{scores['sentences']:,} sentences{speed}",
+        ]
+    )
