@@ -12,6 +12,7 @@ from huggingface_hub import HfApi
 import vaswani_hf
 from vaswani_hf.checkpoint.loading import load_model
 from vaswani_hf.publish.push import HubError, push_checkpoint
+from vaswani_hf.translation.sample_outputs import sample_outputs
 from vaswani_hf.translation.translator import Translator
 
 CODE = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
