@@ -11,7 +11,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-oldest lint bench install
+.PHONY: quickstart parsing test test-oldest lint bench install contract
 
 install: $(VENV)/installed
 
@@ -49,6 +49,15 @@ test-oldest:
 	.venv-oldest/bin/$(INSTALL) --constraint constraints-oldest.txt --editable '.[ctranslate2]' \
 		pytest pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
+
+# transformers' own suite of contracts, of the source distribution of the installed version.
+contract: install
+	$(BIN)/$(INSTALL) parameterized
+	test -d build/transformers || { mkdir -p build && \
+		$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest build \
+		transformers==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("transformers"))') && \
+		tar xzf build/transformers-*.tar.gz -C build && mv build/transformers-*/ build/transformers; }
+	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

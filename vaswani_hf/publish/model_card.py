@@ -31,7 +31,7 @@ from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
 from ..recipe.published import base_repositories, bases, card_words, last_part
-from ..recipe.schema import Recipe
+from ..recipe.schema import TEXT_TASKS, Recipe
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
 # The sentences that the snippets translate, by the source language; none is from a corpus.
@@ -139,6 +139,10 @@ def _template() -> str:
 def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
     if recipe and recipe.task == "parsing":
         return "the dog sees the cat ."
+    if recipe and recipe.task in TEXT_TASKS and recipe.data.corpus:
+        return "twenty-three =" if recipe.task == "causal_lm" else "twenty-<mask> = dreiundzwanzig"
+    if recipe and recipe.task in TEXT_TASKS:
+        return "This is a" if recipe.task == "causal_lm" else "This is a <mask>."
     if recipe and recipe.data.corpus:
         return english_words(471_005)
     return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
@@ -191,14 +195,18 @@ def _eval_results(facts: dict[str, Any]) -> list[EvalResult]:
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     """The facts that the files of the checkpoint tell."""
     config, generation = read_record(folder / CONFIG_FILE), read_record(folder / GENERATION_FILE)
-    heads, shared = config.get("encoder_attention_heads"), config.get("share_encoder_decoder_embeddings", True)
+    depths = [config[key] for key in ("encoder_layers", "decoder_layers") if key in config]
+    heads, width = (
+        config.get(f"encoder_{key}", config.get(f"decoder_{key}")) for key in ("attention_heads", "ffn_dim")
+    )
+    shared = config.get("share_encoder_decoder_embeddings", True)
     sizes = [config.get("vocab_size")] + ([] if shared else [config.get("decoder_vocab_size")])
     fields = ("attention_score", "cross_attention_score", "attention_window")
     others = [f", `{name}` {config[name]}" for name in fields if config.get(name) not in (None, "scaled_dot")]
     return {
         "parameters": _count_parameters(folder),
-        "shape": f"{config.get('encoder_layers')} + {config.get('decoder_layers')} layers, "
-        f"{heads} head{'' if heads == 1 else 's'}, d_model {config.get('d_model')}, d_ff {config.get('encoder_ffn_dim')}, "
+        "shape": f"{' + '.join(map(str, depths)) or None} layers, "
+        f"{heads} head{'' if heads == 1 else 's'}, d_model {config.get('d_model')}, d_ff {width}, "
         f"vocabulary {' and '.join(f'{size:,}' for size in sizes if size)}{''.join(others)}",
         "generation": {name: generation[name] for name in DECODING_SETTINGS if name in generation},
         "has_curve": (folder / CURVE_FILE).is_file(),

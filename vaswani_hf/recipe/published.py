@@ -51,7 +51,16 @@ _CARD_WORDS = {
         "Constituency parsing",
         ["constituency-parsing", *_KINDS],
         {"f1": "labelled bracketing F1"},
-    )
+    ),
+    **{
+        task: CardWords(
+            tag, tag, name, [tag, *_KINDS[:2]], {"perplexity": "perplexity per token", "accuracy": "accuracy"}
+        )
+        for task, tag, name in (
+            ("causal_lm", "text-generation", "Text generation"),
+            ("masked_lm", "fill-mask", "Filling in hidden tokens"),
+        )
+    },
 }
 
 

@@ -225,9 +225,11 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
     }
+    # Another task may add `<mask>` to them.
+    whole = len(load_tokenizers(folder, name)[0])
     for key, value in found.items():
         asked = getattr(section, key)
-        if asked not in (getattr(TokenizerSection, key), value):
+        if asked not in (getattr(TokenizerSection, key), value) and (key, asked) != ("vocab_size", whole):
             raise ValueError(
                 f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', which `model.init_from` begins with, have "
                 f"{value!r}; leave it out, or train new ones with `tokenizer.keep: false`."

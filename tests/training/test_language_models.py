@@ -1,0 +1,247 @@
+"""Language models by recipes: from plain text to a scored checkpoint, the same after a break, and parts that go on elsewhere."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import RECIPE, same, weights
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, pipeline
+
+from vaswani_hf import VaswaniForCausalLM, VaswaniForMaskedLM
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.data.language_modeling import MaskingCollator, text_collator
+from vaswani_hf.data.tokenizer_training import for_task, train_tokenizer
+from vaswani_hf.evaluation.texts import evaluate_texts
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import InterruptedRunError, train
+
+CLASSES = {"causal_lm": VaswaniForCausalLM, "masked_lm": VaswaniForMaskedLM}
+STACKS = {"causal_lm": "decoder", "masked_lm": "encoder"}
+TEXT_RECIPE = """
+output_dir: out
+task: TASK
+data: {language: en, corpus: numbers, numbers_train_size: 300, max_length: 100}
+tokenizer: {vocab_size: 300}
+model: {d_model: 16, STACK_layers: 1, STACK_attention_heads: 2, STACK_ffn_dim: 16, dropout: 0.1}
+training:
+  {max_steps: 8, text_tokens_per_batch: 1500, gradient_accumulation_steps: 2, warmup_steps: 4, logging_steps: 2,
+   eval_steps: 4, save_steps: 4}
+"""
+TEXTS = ["twenty-three = dreiundzwanzig", "", "five = fünf"]
+tasks = pytest.mark.parametrize("task", CLASSES)
+
+
+def text_recipe(task):
+    return TEXT_RECIPE.replace("TASK", task).replace("STACK", STACKS[task])
+
+
+@pytest.fixture
+def run_task(tmp_path):
+    """Train the recipe of a task with these overrides in a folder of this name, and give back the folder."""
+
+    def run(task, name, *overrides):
+        path = tmp_path / f"{task}.yaml"
+        path.write_text(text_recipe(task) if task in CLASSES else RECIPE, encoding="utf-8")
+        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *overrides]))
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a finished run of each task."""
+    folders = {}
+    for task in CLASSES:
+        folder = tmp_path_factory.mktemp(task)
+        (folder / "recipe.yaml").write_text(text_recipe(task), encoding="utf-8")
+        train(load_recipe(folder / "recipe.yaml", [f"--output_dir={folder / 'run'}"]))
+        folders[task] = folder / "run"
+    return folders
+
+
+@tasks
+def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
+    folder = trained[task]
+    model, tokenizer = CLASSES[task].from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["test"]["texts"] == 20
+    assert results["test"]["perplexity"] == pytest.approx(math.exp(results["test"]["loss"]))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["eval_loss"] for row in rows if "eval_loss" in row]
+    assert all(loss < math.log(len(tokenizer)) for loss in losses)
+    if task == "causal_lm":
+        texts = pipeline("text-generation", model=str(folder))(["five =", "six"], max_new_tokens=4)
+        assert all(
+            text[0]["generated_text"].startswith(begin) for text, begin in zip(texts, ("five =", "six"), strict=True)
+        )
+        assert tokenizer("a")["input_ids"][0] == model.config.bos_token_id
+    else:
+        found = pipeline("fill-mask", model=str(folder))("twenty-<mask> = dreiundzwanzig")
+        assert len(found) == 5 and all(0 < one["score"] <= 1 for one in found)
+    card = str(model_card(folder, "user/name"))
+    assert f"pipeline_tag: {'text-generation' if task == 'causal_lm' else 'fill-mask'}" in card
+    assert "translat" not in card.split("The recipe, for")[0]
+
+
+@tasks
+def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, task, monkeypatch):
+    steps = []
+
+    def stop_after_five(self, *args, **kwargs):
+        steps.append(1)
+        if len(steps) == 10:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    from vaswani_hf.training.trainer import VaswaniTrainer
+
+    step = VaswaniTrainer.training_step
+    monkeypatch.setattr(VaswaniTrainer, "training_step", stop_after_five)
+    with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
+        run_task(task, "broken")
+    monkeypatch.undo()
+    folder = run_task(task, "broken", "--resume=true")
+    assert same(weights(folder), weights(trained[task]))
+
+
+def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
+    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, task="masked_lm")
+    ids = tokenizer("one two three four five six seven one two three four five")["input_ids"]
+    collate = text_collator("masked_lm", tokenizer, seed=3)
+    examples = [{"input_ids": ids, "epoch": epoch} for epoch in range(300)]
+    batch = collate(examples)
+    again = MaskingCollator(tokenizer, 3)(examples[::-1])
+    assert torch.equal(batch["labels"], again["labels"].flip(0))
+    assert not torch.equal(batch["labels"], MaskingCollator(tokenizer, 4)(examples)["labels"])
+    chosen = batch["labels"] != -100
+    # 15 % of 12 words, rounded, and never the end.
+    words = len(ids) - 1
+    assert set(chosen.sum(dim=1).tolist()) == {max(1, round(0.15 * words))} and not chosen[:, -1].any()
+    hidden = (batch["input_ids"] == tokenizer.mask_token_id)[chosen].float().mean().item()
+    kept = (batch["input_ids"] == torch.tensor(ids))[chosen].float().mean().item()
+    assert hidden == pytest.approx(0.8, abs=0.06) and kept == pytest.approx(0.1, abs=0.05)
+    assert torch.equal(batch["labels"][chosen], torch.tensor(ids).expand(300, -1)[chosen])
+    assert torch.equal(batch["input_ids"][~chosen], torch.tensor(ids).expand(300, -1)[~chosen])
+
+
+def test_the_collator_of_transformers_takes_the_tokenizer():
+    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, task="masked_lm")
+    collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=1)
+    batch = collate([tokenizer("one two three"), tokenizer("four")])
+    assert (batch["labels"] != -100).any() and not (batch["labels"] == tokenizer.eos_token_id).any()
+    assert tokenizer("one <mask> three")["input_ids"].count(tokenizer.mask_token_id) == 1
+
+
+def test_a_tokenizer_keeps_its_pieces_in_another_task():
+    causal = train_tokenizer(["one two three"] * 3, 300, task="causal_lm")
+    masked = for_task(causal, "masked_lm")
+    both = for_task(masked, "translation")
+    assert causal("one")["input_ids"] == [0, *masked("one")["input_ids"][:-1]]
+    assert masked.mask_token_id == len(causal) == len(masked) - 1
+    assert both("one </s>")["input_ids"][:-1] == causal("one </s>")["input_ids"][1:]
+    assert masked("a <mask>")["input_ids"][-2] == masked.mask_token_id
+
+
+@tasks
+def test_scores_of_texts_are_those_of_their_tokens(trained, task):
+    model, tokenizer = CLASSES[task].from_pretrained(trained[task]).eval(), load_tokenizers(trained[task])[0]
+    scores = evaluate_texts(model, tokenizer, TEXTS, tokens_per_batch=30)
+    assert scores["texts"] == 2
+    if task == "causal_lm":
+        nats, count = 0.0, 0
+        for text in TEXTS:
+            if text:
+                ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
+                log_probs = model(ids).logits[0, :-1].log_softmax(-1)
+                nats -= log_probs.gather(1, ids[0, 1:, None]).sum().item()
+                count += ids.shape[1] - 1
+        num_bytes = sum(len(text.encode()) + 1 for text in TEXTS if text)
+        assert scores["tokens"] == count and scores["loss"] == pytest.approx(nats / count, rel=1e-4)
+        assert scores["bits_per_byte"] == pytest.approx(nats / num_bytes / np.log(2), rel=1e-4)
+    else:
+        assert scores == evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
+    with pytest.raises(ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"):
+        evaluate_texts(model, tokenizer, [" "])
+
+
+def test_a_translation_model_begins_with_both_of_them(trained, run_task):
+    parts = f"{{encoder: {trained['masked_lm']}, decoder: {trained['causal_lm']}}}"
+    path = trained["causal_lm"].parent / "both.yaml"
+    path.write_text(RECIPE.replace("  {d_model: 16,", f"  {{init_from: {parts}, d_model: 16,"), encoding="utf-8")
+    recipe = path.read_text().replace("tokenizer: {vocab_size: 280}", "tokenizer: {vocab_size: 290, keep: false}")
+    path.write_text(recipe, encoding="utf-8")
+    folder = trained["causal_lm"].parent / "both"
+    train(load_recipe(path, [f"--output_dir={folder}", "--max_steps=1", "--learning_rate_factor=0"]))
+    found = weights(folder)
+    for task, stack in STACKS.items():
+        begun = weights(trained[task])
+        layers = {name: weight for name, weight in begun.items() if ".layers." in name}
+        assert layers and all(
+            torch.equal(found[name.replace("model.", f"model.{stack}.", 1)], weight) for name, weight in layers.items()
+        )
+    recorded = load_recipe(folder / "recipe.yaml").model["init_from"]
+    assert recorded == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
+    assert "It began with the weights of another model" in str(model_card(folder, "user/name"))
+
+
+@tasks
+def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, run_task, task):
+    folder = run_task(
+        task, "part", f"--init_from={finished}", "--vocab_size=280", "--max_steps=1", "--learning_rate_factor=0"
+    )
+    found, stack = weights(folder), f"model.{STACKS[task]}."
+    begun = {name: weight for name, weight in weights(finished).items() if name.startswith(f"{stack}layers")}
+    begun = {name: weight for name, weight in begun.items() if "encoder_attn" not in name}
+    assert begun and all(torch.equal(found[name.replace(stack, "model.", 1)], begun[name]) for name in begun)
+    table = weights(finished)["model.shared.weight"]
+    assert torch.equal(found["model.embed_tokens.weight"][: len(table)], table)
+
+
+@pytest.mark.parametrize(
+    "task, overrides, message",
+    [
+        ("masked_lm", ["--init_from=causal_lm"], "`model.init_from` needs a model with an encoder, but "),
+        ("translation", ["--init_from=causal_lm"], "`model.init_from` needs a model with an encoder, but "),
+        ("causal_lm", ["--init_from=causal_lm", "--decoder_layers=2"], "`model.decoder_layers` is 2, but "),
+        (
+            "causal_lm",
+            ["--train_text=none.txt", "--corpus=null"],
+            "`data`, train split: `text_file` must be an existing file",
+        ),
+        (
+            "causal_lm",
+            ["--both_directions=true"],
+            "`data.both_directions` belongs to `task: translation`, but is True",
+        ),
+        ("masked_lm", ["--vocab_size=260"], "`vocab_size` must be at least 261"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_path, task, overrides, message):
+    overrides = [word.replace("=causal_lm", f"={trained['causal_lm']}") for word in overrides]
+    with pytest.raises(ValueError) as error:
+        run_task(task, "bad", *overrides)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert not (tmp_path / "bad" / "model.safetensors").exists()
+
+
+def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
+    causal, masked = (str(folder) for folder in trained.values())
+    text = tmp_path / "text.gz"
+    text.write_bytes(gzip.compress("five = fünf\n\nsix = sechs\n".encode()))
+    code, out, _ = vaswani("evaluate", causal, "--text", str(text))
+    assert code == 0 and out.splitlines()[0].startswith("perplexity per token ")
+    code, out, _ = vaswani("evaluate", masked, "--text", str(text), "--json")
+    assert code == 0 and json.loads(out)["texts"] == 2
+    for words, message in (
+        (["translate", causal, "--text", "five"], "`model` must be a translation model, but "),
+        (["evaluate", causal, "--text", str(tmp_path / "none")], "`--text` must be an existing file, but is "),
+        (["evaluate", causal], "`--source` must be given to evaluate translations"),
+        (["evaluate", masked, "--text", str(text), "--num_beams", "2"], "`--num_beams` is for translations"),
+    ):
+        code, out, err = vaswani(*words)
+        assert code == 1 and err.startswith(message) and len(err.splitlines()) == 1
