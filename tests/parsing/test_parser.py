@@ -90,19 +90,6 @@ def test_the_constraint_allows_exactly_the_beginnings_of_trees(tokenizers):
         assert allowed == expected, written
 
 
-def test_the_search_ends_when_nothing_better_is_possible(random_parser, monkeypatch):
-    settings = {"num_beams": 4, "length_penalty": 0.3, "length_penalty_type": "gnmt", "max_length_b": 60}
-    steps = []
-    forbid = WellFormedTrees.__call__
-    monkeypatch.setattr(WellFormedTrees, "__call__", lambda self, *args: steps.append(1) or forbid(self, *args))
-    trees, counts = [], []
-    for only_forbids in (False, True):
-        monkeypatch.setattr(WellFormedTrees, "only_forbids", only_forbids)
-        trees.append(random_parser("a b c", **settings))
-        counts.append(len(steps))
-    assert trees[0] == trees[1] and counts[1] - counts[0] < counts[0]
-
-
 def test_no_sentence_has_no_tree(random_parser):
     assert random_parser("  ") is None
     assert random_parser(["", "a"], num_beams=1)[0] is None

@@ -126,8 +126,7 @@ class BeamSearch:
         best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
         self.choose = sample_candidates if config.do_sample else best()
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
-        is_bounded = all(getattr(processor, "only_forbids", False) for processor in self.processors or ())
-        knows_all = is_exact and not self.in_lock_step and is_bounded
+        knows_all = is_exact and not self.in_lock_step and not self.processors
         self.num_counted = config.num_return_sequences if knows_all else config.num_beams
         self._begin(task.prompt)
 

@@ -28,9 +28,6 @@ class WellFormedTrees(LogitsProcessor):
         prompt_length (int): The tokens of a beam before the first symbol.
     """
 
-    # The search need not go on as it would have to if scores were raised (see beam_search_vaswani.py).
-    only_forbids = True
-
     def __init__(self, tokenizer: Any, num_words: Sequence[int], limits: Sequence[int], prompt_length: int = 1):
         vocabulary = {symbol: i for symbol, i in tokenizer.get_vocab().items() if i not in tokenizer.all_special_ids}
         self.close, self.end = vocabulary.pop(CLOSE), tokenizer.eos_token_id
