@@ -97,7 +97,8 @@ def _run(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tup
         name: torch.optim.AdamW(model.parameters(), arguments.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
         for name, model in models.items()
     }
-    rows, budget, times = PairRows(corpus.train), arguments.tokens_per_batch, {name: [] for name in models}
+    rows, budget = PairRows(corpus.train), arguments.tokens_per_batch
+    times: dict[str, list[float]] = {name: [] for name in models}
     sampler = TokenBudgetSampler(*pair_lengths(corpus.train), budget, budget, seed=seed)
     step = 0
     while step < arguments.steps:

@@ -247,9 +247,7 @@ def test_a_masked_model_does_not_generate():
 
 def test_a_language_model_does_not_translate(tmp_path):
     model = make(VaswaniForCausalLM)
-    with pytest.raises(
-        ValueError, match="must be an encoder-decoder model to translate, but VaswaniForCausalLM is none"
-    ):
+    with pytest.raises(ValueError, match="must be an encoder-decoder to translate, but VaswaniForCausalLM is none"):
         pipeline("translation", model=model, tokenizer=object())
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError) as error:

@@ -442,9 +442,7 @@ def test_a_model_that_is_no_encoder_decoder_is_refused(tokenizer):
     model = BertLMHeadModel(
         BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=300, is_decoder=True)
     )
-    with pytest.raises(
-        ValueError, match="^`model` must be an encoder-decoder model to translate, but BertLMHeadModel"
-    ):
+    with pytest.raises(ValueError, match="^`model` must be an encoder-decoder to translate, but BertLMHeadModel"):
         TranslationPipeline(model, tokenizer)
 
 

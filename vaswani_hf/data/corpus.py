@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -297,43 +297,44 @@ def load_corpus(
     if new_tokenizers:
         write_tokenizers(tokenizer, train_text, data.max_length, folder, tags, task)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
-    num_proc = data.num_proc if data.num_proc > 1 else None
     for tag in tags:
-        train_text = in_both_directions(train_text, tag, num_proc)
-    encoders = (source_tokenizer, target_tokenizer)
-    if task == "causal_lm":
-        encoders = (with_both_ends(source_tokenizer),) * 2
-    prepared: dict[str, Any] = {}
-    reports: dict[str, CorpusReport] = {}
-    for split, pairs in (("train", train_text), ("validation", validation_text)):
-        prepared[split] = None
-        if pairs is not None:
-            prepared[split], reports[split] = naming_the_split(
-                split,
-                prepare_pairs,
-                pairs,
-                *encoders,
-                max_length=data.max_length,
-                max_length_ratio=data.max_length_ratio if split == "train" else None,
-                num_proc=num_proc,
-                keep_text=split == "train" and tokenizer.bpe_dropout > 0,
-            )
+        train_text = in_both_directions(train_text, tag, data.num_proc if data.num_proc > 1 else None)
+    prepared, reports = _prepared({"train": train_text, "validation": validation_text}, data, tokenizer, task, folder)
+    collate = partial(_collator, task, (source_tokenizer, target_tokenizer), max_length=data.max_length)
     return Corpus(
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
         max_length=data.max_length,
         train=prepared["train"],
         train_text=train_text,
-        train_collator=_collator(
-            task, (source_tokenizer, target_tokenizer), tokenizer.bpe_dropout, seed, data.max_length
-        ),
-        validation_collator=_collator(task, (source_tokenizer, target_tokenizer), 0.0, 0, data.max_length),
+        train_collator=collate(rate=tokenizer.bpe_dropout, seed=seed),
+        validation_collator=collate(rate=0.0, seed=0),
         validation=prepared["validation"],
         validation_text=validation_text,
         test_text=test_text,
         reports=reports,
         weighted=_weighted(prepared["train"], data.train_weights, seed) if data.train_weights else None,
     )
+
+
+def _prepared(
+    texts: dict[str, Any], data: DataSection, tokenizer: TokenizerSection, task: str, folder: Path
+) -> tuple[dict[str, Any], dict[str, CorpusReport]]:
+    """The encoded pairs of each split, None where it has none, and what was dropped of them."""
+    encoders = load_tokenizers(folder)
+    if task == "causal_lm":
+        encoders = (with_both_ends(encoders[0]),) * 2
+    prepared: dict[str, Any] = dict.fromkeys(texts)
+    reports = {}
+    for split, pairs in texts.items():
+        if pairs is not None:
+            is_train = split == "train"
+            options: dict[str, Any] = {"max_length": data.max_length}
+            options["max_length_ratio"] = data.max_length_ratio if is_train else None
+            options["num_proc"] = data.num_proc if data.num_proc > 1 else None
+            options["keep_text"] = is_train and tokenizer.bpe_dropout > 0
+            prepared[split], reports[split] = naming_the_split(split, prepare_pairs, pairs, *encoders, **options)
+    return prepared, reports
 
 
 def _collator(

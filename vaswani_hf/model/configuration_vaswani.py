@@ -202,11 +202,6 @@ class VaswaniConfig(PreTrainedConfig):
 
     Raises:
         ValueError: If a field, or a combination of fields, is not possible, or a keyword is no field.
-
-    Example:
-        >>> from vaswani_hf import VaswaniConfig
-        >>> VaswaniConfig(d_model=256, encoder_attention_heads=4, decoder_attention_heads=4).d_k
-        64
     """
 
     model_type = "vaswani"
@@ -336,7 +331,7 @@ class VaswaniConfig(PreTrainedConfig):
         """
         if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; load it by its own class."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; take its class."
             )
         # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
         if not kwargs.get("return_unused_kwargs", False):

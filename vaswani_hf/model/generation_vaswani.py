@@ -41,7 +41,6 @@ _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs
 # Arguments of `generate` that are neither settings nor the model's.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
-
 # Fields of ours, with the test and the words that follow "must be"; None is always possible.
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "length_penalty_type": (lambda value: value in ("gnmt", "power"), '"gnmt" or "power"'),
@@ -291,7 +290,6 @@ class VaswaniGeneration(GenerationMixin):
 
         def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
             config = generation_config
-            # The beams of a sentence have its source in common.
             kwargs |= {} if encoded is None else {"encoder_outputs": encoded, "attention_mask": mask}
             is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
             if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
@@ -305,7 +303,7 @@ class VaswaniGeneration(GenerationMixin):
             task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], in_lock_step)
             if ensemble:
                 package_part("ensembles", "ensemble").add(task, ensemble, source)
-            limits = torch.full_like(task.prompt[:, 0], config.max_length)
+            limits = task.prompt.new_full((len(task.prompt),), config.max_length)
             limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
             task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria, mask)
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)

@@ -22,8 +22,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from .attention_vaswani import AttentionWatch, additive_mask, tree_masks
 from .configuration_vaswani import PACKAGE_PARTS
 
-# What a model without and with an encoder gives of its layers beside logits, if asked to.
-RECORDED = (("attentions", "hidden_states"), ("decoder_attentions", "cross_attentions", "decoder_hidden_states"))
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
 
@@ -143,8 +141,7 @@ class TreeDecoder:
         self.encoder_states = model_kwargs["encoder_outputs"][0] if model.config.is_encoder_decoder else None
         self.prompt_mask, mask = model_kwargs.get(model.prompt_mask), model_kwargs.get("attention_mask")
         dtype = model.dtype if self.encoder_states is None else self.encoder_states.dtype
-        mask = None if self.encoder_states is None else mask
-        mask = None if mask is None or bool(mask.all()) else mask.bool()[:, None, None]
+        mask = None if mask is None or self.encoder_states is None or bool(mask.all()) else mask.bool()[:, None, None]
         self.source_mask = None if mask is None else additive_mask(mask, dtype)
         self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -277,7 +274,7 @@ class RowDecoder:
             self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
         is_pair = self.model.config.is_encoder_decoder
         self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=is_pair)
-        for name in RECORDED[is_pair]:
+        for name in ("cross_attentions", "decoder_attentions", "decoder_hidden_states", "attentions", "hidden_states"):
             if (values := outputs.get(name)) is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))

@@ -28,7 +28,7 @@ from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, tokens_at_most
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniHead
+from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
 
 _FILE = "language_models_vaswani"
 # New tokens where neither a call nor a checkpoint says how many, as in transformers.
@@ -151,7 +151,7 @@ class VaswaniEncoderModel(VaswaniEncoder):
     config_class = VaswaniEncoderConfig
 
 
-class _LanguageModel(VaswaniHead):
+class _LanguageModel(VaswaniPreTrainedModel):
     """One stack and its output projection, which is tied to the embedding as in Section 3.4."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -260,13 +260,10 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         for name in ("ensemble", "must_contain", "coverage_penalty"):
             if kwargs.get(name):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
+        if kwargs.get("inputs_embeds") is not None:
+            # A path of our search is one of tokens, of which there are none yet.
+            return GenerationMixin.generate(self, inputs, *args, **kwargs)
         return super().generate(inputs, *args, **kwargs)
-
-    def _settings(self, generation_config, kwargs):
-        config, model_kwargs = super()._settings(generation_config, kwargs)
-        # transformers computes with it where prompts are embeddings.
-        config.min_length = config.min_length or 0
-        return config, model_kwargs
 
     def _complete_masks(self, source, config, model_kwargs) -> None:
         if model_kwargs.get("attention_mask") is None and (mask := self._infer_prompt_mask(source)) is not None:

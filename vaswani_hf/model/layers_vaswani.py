@@ -6,7 +6,6 @@ B batch, S source length, T target length, D model width.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -123,10 +122,9 @@ class VaswaniDecoderLayer(VaswaniLayer):
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(config, config.decoder_attention_heads, config.decoder_ffn_dim, layer_idx, is_decoder=True)
         attention, num_heads = attention_class(config, is_cross=True), config.decoder_attention_heads
-        self.encoder_attn: Any = None
-        self.encoder_attn_layer_norm: Any = None
+        self.encoder_attn = self.encoder_attn_layer_norm = None
         if config.is_encoder_decoder:
-            self.encoder_attn = attention(config, num_heads, layer_idx, is_cross=True)
+            self.encoder_attn = attention(config, num_heads, layer_idx, is_cross=True)  # type: ignore[assignment]
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
@@ -162,7 +160,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
         def attend_to_source(states: torch.Tensor) -> torch.Tensor:
             given = {"past_key_values": past_key_values, "attention_mask": encoder_attention_mask, **kwargs}
-            return self.encoder_attn(states, encoder_hidden_states, **given)[0]
+            return self.encoder_attn(states, encoder_hidden_states, **given)[0]  # type: ignore[misc]
 
         hidden_states = self._add_and_norm(hidden_states, attend, self.self_attn_layer_norm)
         if encoder_hidden_states is not None:

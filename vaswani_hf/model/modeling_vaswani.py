@@ -45,7 +45,7 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Initialisation, tying and what transformers asks of every model."""
+    """Initialisation, tying, what transformers asks of every model, and the output projection of those that have one."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -104,13 +104,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def mark_tied_weights_as_initialized(self, loading_info):
         # Ties are made before loading here: what is missing under all its names would pass for loaded, and stay garbage.
-        names, missing = (
-            {source: {source} for source in self.all_tied_weights_keys.values()},
-            loading_info.missing_keys,
-        )
-        for copy, source in self.all_tied_weights_keys.items():
-            names[source].add(copy)
-        absent = {source for source, of_source in names.items() if of_source <= missing}
+        ties, missing = self.all_tied_weights_keys, loading_info.missing_keys
+        absent = {of for of in ties.values() if {of, *(copy for copy in ties if ties[copy] == of)} <= missing}
         super().mark_tied_weights_as_initialized(loading_info)
         for name in absent:
             self.get_parameter(name)._is_hf_initialized = False
@@ -177,7 +172,6 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def _padding_is_end(self) -> bool:
-        """`<pad>` and `</s>` are one class."""
         pad = self.config.pad_token_id
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
@@ -197,6 +191,52 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
         return mask
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
+        return self._loss_and_logits(hidden_states)[1]
+
+    def _loss_and_logits(
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None = None, num_items=None, skip_logits=None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
+        smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
+        excluded = self.excluded_class(smoothing, labels)
+        loss = (num_items, smoothing, self.config.label_smoothing_form)
+        if labels is not None:
+            mask = self._infer_source_mask(labels)
+            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
+            if (self.training if skip_logits is None else skip_logits) and self._has_plain_head():
+                removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
+                return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
+        logits = self.lm_head(hidden_states)
+        if excluded is not None:
+            logits[..., excluded] = EXCLUDED_LOGIT
+        return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
+
+    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
+        """The padding class, or None where it takes part in the probabilities."""
+        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
+        smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
+        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
+
+    def _has_plain_head(self) -> bool:
+        # A bare matrix: no adapter, no quantization, no tensor-parallel share.
+        return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
+
+    @property
+    def decodes_trees(self) -> bool:
+        """`TreeDecoder` may take the place of `forward` while searching.
+
+        False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
+        of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
+        """
+        own = all(
+            type(module).forward in DECLARED and is_untouched(module) and module._compiled_call_impl is None
+            for module in (self, self.model, self.get_decoder())
+        )
+        kinds = {one.implementation for one in self.get_decoder().modules() if isinstance(one, VaswaniAttention)}
+        return own and kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -360,57 +400,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         return Seq2SeqModelOutput(**given)
 
 
-class VaswaniHead(VaswaniPreTrainedModel):
-    """What models with an output projection have in common: logits, the loss, and the way they are searched."""
-
-    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
-        return self._loss_and_logits(hidden_states)[1]
-
-    def _loss_and_logits(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None = None, num_items=None, skip_logits=None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
-        smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        excluded = self.excluded_class(smoothing, labels)
-        loss = (num_items, smoothing, self.config.label_smoothing_form)
-        if labels is not None:
-            mask = self._infer_source_mask(labels)
-            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
-            if (self.training if skip_logits is None else skip_logits) and self._has_plain_head():
-                removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
-                return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
-        logits = self.lm_head(hidden_states)
-        if excluded is not None:
-            logits[..., excluded] = EXCLUDED_LOGIT
-        return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
-
-    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The padding class, or None where it takes part in the probabilities."""
-        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
-        smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
-        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
-
-    def _has_plain_head(self) -> bool:
-        """The output projection is a bare matrix: no adapter, no quantization, no tensor-parallel share."""
-        return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
-
-    @property
-    def decodes_trees(self) -> bool:
-        """`TreeDecoder` may take the place of `forward` while searching.
-
-        False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
-        of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
-        """
-        own = all(
-            type(module).forward in DECLARED and is_untouched(module) and module._compiled_call_impl is None
-            for module in (self, self.model, self.get_decoder())
-        )
-        kinds = {one.implementation for one in self.get_decoder().modules() if isinstance(one, VaswaniAttention)}
-        return own and kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
-
-
-class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHead, GenerationMixin):
+class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
     """The Transformer with its output projection, loss and `generate` (Figure 1)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -508,5 +498,3 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHead, GenerationMixin):
 
 # The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
 DECLARED = {kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
-
-__all__ = ["VaswaniDecoder", "VaswaniEncoder", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]

@@ -65,9 +65,7 @@ class TranslationPipeline(Pipeline):
             ValueError: If the model is no encoder-decoder, or the tokenizers are not those of the model.
         """
         if not model.config.is_encoder_decoder:
-            raise ValueError(
-                f"`model` must be an encoder-decoder model to translate, but {type(model).__name__} is none."
-            )
+            raise ValueError(f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none.")
         if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
         self._task_settings = dict((getattr(model.config, "task_specific_params", None) or {}).get(task, {}))

@@ -20,9 +20,8 @@ class FromRepository:
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
         name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
         if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
-            fields = "`attention_score` or `cross_attention_score`"
             raise ValueError(
-                f"`tp_plan` must be left out: the parameters of the {fields} are not split between devices."
+                "`tp_plan` must be left out: the parameters of `attention_score` are not split between devices."
             )
         if name is None or kwargs.get("subfolder"):
             return loaded

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
@@ -31,11 +30,12 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
-from ..checkpoint.loading import load_model
+from ..checkpoint.kinds import KINDS
+from ..checkpoint.loading import check_config
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.configuration_vaswani import TARGET_FOLDER, VaswaniConfig
-from ..model.pretrained_vaswani import FromRepository, check_tokenizers
-from ..translation.translator import Translator
+from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.pretrained_vaswani import FromRepository
+from ..translation.sample_outputs import sample_outputs
 from .model_card import check_card, model_card
 from .record import published_yaml
 
@@ -58,7 +58,6 @@ _ANY_LOCAL_PATH = re.compile(
 _ADDRESS = re.compile(r"(?i)\b(?!file:)[a-z][a-z0-9+.-]*://[^\s<>\"')\]]+")
 # Settings of a tokenizer that tell where it was loaded from.
 _PLACES_OF_TOKENIZER = {"name_or_path", "is_local", "local_files_only"}
-_SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def push_checkpoint(
     to = Destination(repo_id, **destination)
     with _one_error():
         _check_arguments(to)
-        expected = _outputs(Path(folder))
+        expected = sample_outputs(Path(folder))
         to = check_destination(to)
         files = repository_files(folder, to.repo_id, license=license, base_model=base_model)
         with_retries(_validate_card, files[CARD_FILE], to.token)
@@ -207,7 +206,7 @@ def repository_files(folder: str | Path, repo_id: str, **card: str | None) -> di
     """
     folder = Path(folder)
     # The code that travels and the config that points to it are written anew: an older checkpoint has none, or an older one.
-    config = VaswaniConfig.from_pretrained(folder)
+    config = KINDS[check_config(folder, folder, tuple(KINDS))].model_class.config_class.from_pretrained(folder)
     with TemporaryDirectory() as made:
         config.save_pretrained(made)
         if not (folder / GENERATION_FILE).is_file():
@@ -423,7 +422,7 @@ def _check_arrived(
         folder = Path(downloaded)
         different = [name for name, content in files.items() if not _is_same(folder / name, content)]
         if not different:
-            arrived = _outputs(folder)
+            arrived = sample_outputs(folder)
             different = [name for name, output in expected.items() if output != arrived[name]]
         if different:
             raise HubError(f"What was downloaded after the push differs in {', '.join(different)}.")
@@ -433,21 +432,3 @@ def _is_same(path: Path, content: Path | bytes) -> bool:
     if not path.is_file():
         return False
     return path.read_bytes() == content if isinstance(content, bytes) else filecmp.cmp(path, content, shallow=False)
-
-
-@torch.inference_mode()
-def _outputs(folder: Path) -> dict[str, Any]:
-    translator = Translator(load_model(folder), *load_tokenizers(folder))
-    check_tokenizers(translator.model, translator.source_tokenizer, translator.target_tokenizer, str(folder))
-    tokens, logits = [], []
-    for text in _SAMPLES:
-        source, target = (
-            tokenizer(text, return_tensors="pt")["input_ids"][:, : translator.max_length]
-            for tokenizer in (translator.source_tokenizer, translator.target_tokenizer)
-        )
-        tokens.append((source.tolist(), target.tolist()))
-        logits.append(translator.model(input_ids=source, decoder_input_ids=target).logits)
-    if not all(of_text.isfinite().all() for of_text in logits):
-        raise ValueError(f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN.")
-    translation = list(translator.translate(_SAMPLES[:1]))
-    return {"tokens": tokens, "logits": [of_text.tolist() for of_text in logits], "the translation": translation}
