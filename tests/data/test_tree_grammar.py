@@ -22,7 +22,9 @@ def test_the_trees_of_a_seed_are_the_same_and_a_smaller_number_gives_the_first_o
     assert grammar_trees(20, 2, "train") != trees["train"][:20]
 
 
-FOURTH = "(S (NP (NP (DT some) (NNS students)) (PP (IN of) (NP (DT the) (NNS children)))) (VP (VBP pick) (PRT (RP off)) (NP (DT this) (NN driver))) (. .))"
+FOURTH = (
+    "(SQ (VBP do) (NP (DT some) (NNS bakers)) (VP (VB smile) (PP (IN after) (NP (NNP Sunday) (NN evening)))) (. ?))"
+)
 
 
 def test_no_sentence_is_there_twice(trees):

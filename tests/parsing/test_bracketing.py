@@ -33,6 +33,7 @@ def scores(gold, predicted):
         # The gold tags say what is punctuation, whatever the tags of the other tree are.
         ("(S (NP (NN a)) (`` ``) (VP (VB b)) (. .))", "(S (NP (NN a) (XX ``)) (VP (VB b)) (XX .))", (3, 3, 3)),
         ("(S (NP (NN .)) (VP (VB b)))", "(S (NP (. .)) (VP (VB b)))", (3, 3, 3)),
+        ("( (S (NN a)) (. .))", "(S (NN a) (. .))", (1, 1, 1)),
         # A word in brackets is a word.
         ("(S (-LRB- -LRB-) (NP (NN a)) (-RRB- -RRB-))", "(S (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)))", (2, 2, 1)),
     ],

@@ -175,7 +175,7 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
     Args:
         data (DataSection): The sources.
         split (str): "train", "validation" or "test".
-        seed (int): The choice of numbers, for the corpus that the package makes itself.
+        seed (int): The choice of numbers or trees, for a corpus that the package makes itself.
 
     Returns:
         Dataset: The columns `source` and `target`, for training corpora with weights also `corpus`, the number of the weight;
@@ -185,17 +185,8 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         ValueError: If the sources are not as they must be.
     """
     streaming = data.streaming and split == "train"
-    if data.corpus == "numbers":
-        size = data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT
-        numbers = number_pairs(size, seed, split)
-        if data.is_text:
-            texts = (f"{pair['source']} = {pair['target']}" for pair in numbers)
-            numbers = [{"source": text, "target": text} for text in texts]
-        return load_pairs(PairSource(dataset=numbers, streaming=streaming))
-    if data.corpus == "trees":
-        size = data.trees_train_size if split == "train" else TREES_HELD_OUT
-        trees = grammar_trees(size, seed, split)
-        return load_pairs(PairSource(dataset=[{"source": tree.sentence, "target": str(tree)} for tree in trees]))
+    if data.corpus:
+        return load_pairs(PairSource(dataset=_own_pairs(data, split, seed), streaming=streaming))
     if data.is_treebank:
         return load_treebank(data.listed(f"{split}_trees")) if data.listed(f"{split}_trees") else None
     if split == "train" and data.train_weights:
@@ -230,6 +221,18 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
             f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of ---, but that is "
             "damaged; correct it, or take another `data.dataset_revision`."
         ) from error
+
+
+def _own_pairs(data: DataSection, split: str, seed: int) -> list[dict]:
+    """The pairs of a corpus that the package makes itself."""
+    if data.corpus == "trees":
+        trees = grammar_trees(data.trees_train_size if split == "train" else TREES_HELD_OUT, seed, split)
+        return [{"source": tree.sentence, "target": str(tree)} for tree in trees]
+    numbers = number_pairs(data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT, seed, split)
+    if not data.is_text:
+        return numbers
+    texts = (f"{pair['source']} = {pair['target']}" for pair in numbers)
+    return [{"source": text, "target": text} for text in texts]
 
 
 def _numbered_corpora(data: DataSection) -> Dataset:
