@@ -225,11 +225,12 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
     }
-    # Another task may add `<mask>` to them.
-    whole = len(load_tokenizers(folder, name)[0])
+    # One task adds `<mask>` to them, and the others have no use for it.
+    own = load_tokenizers(folder, name)[0].get_vocab()
+    sizes = {("vocab_size", len(vocabulary)) for vocabulary in (own, _without_mask(own))}
     for key, value in found.items():
         asked = getattr(section, key)
-        if asked not in (getattr(TokenizerSection, key), value) and (key, asked) != ("vocab_size", whole):
+        if asked not in (getattr(TokenizerSection, key), value) and (key, asked) not in sizes:
             raise ValueError(
                 f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', which `model.init_from` begins with, have "
                 f"{value!r}; leave it out, or train new ones with `tokenizer.keep: false`."
