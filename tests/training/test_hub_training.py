@@ -40,7 +40,10 @@ decoding: {{num_beams: 1, max_length: 4}}
 """
 ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
-TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
+# Those of a language model alone are not among them.
+TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
+    "language_models_vaswani.py"
+}
 STATE_FILES = {"manifest.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
 
 
