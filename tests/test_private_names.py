@@ -29,7 +29,7 @@ PRIVATE = {
     "transformers.generation.configuration_utils": "_from_model_config _get_default_generation_params",
     "transformers.modeling_utils": """
         _can_compile_fullgraph _can_record_outputs _check_and_adjust_attn_implementation _get_resized_embeddings
-        _get_resized_lm_head _init_weights
+        _get_resized_lm_head _init_weights _is_hf_initialized
         _no_split_modules _resize_token_embeddings _skip_keys_device_placement _supports_attention_backend
         _supports_flash_attn _supports_flex_attn _supports_sdpa _tied_weights_keys _tp_plan _tp_size
     """,

@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.tree_tokenizer import is_tree_tokenizer, train_tree_tokenizer, written_tree
+from vaswani_hf.data.tree_tokenizer import train_tree_tokenizer, written_tree
 from vaswani_hf.data.treebank import load_treebank, read_treebank, tree_files
 from vaswani_hf.data.trees import Tree, read_trees, tree_of, tree_over
 

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.schema import TEXT_TASKS
 from vaswani_hf.training.consistency import Consistency
 from vaswani_hf.training.operations import meta_model, muon_flops, step_flops
 from vaswani_hf.training.optimizer import muon_and_adamw
@@ -306,6 +307,13 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("path", sorted(CONFIGURATION.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_recipe_is_planned_without_its_files(path):
     recipe = load_recipe(path, ["--init_from", "null"], needs_data=False)
+    if recipe.task in TEXT_TASKS:
+        with pytest.raises(ValueError) as error:
+            plan_run(recipe)
+        assert str(error.value) == (
+            f"`vaswani plan` counts an encoder and a decoder, but the recipe has `task: {recipe.task}`, a model of one of them."
+        )
+        return
     assert plan_run(recipe)["flops"]["counted"]["run"] > 0
 
 

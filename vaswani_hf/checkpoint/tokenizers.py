@@ -15,6 +15,9 @@ from transformers import PreTrainedTokenizerFast
 from ..model.configuration_vaswani import TARGET_FOLDER
 from .files import TOKENIZER_FILES
 
+# The key of tokenizer_config.json by which the tokenizer of a parser is known.
+TREE_MARK = "makes_trees"
+
 
 def save_tokenizers(
     source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast, folder: str | os.PathLike
@@ -79,6 +82,15 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
         for token_id, token in added.items()
         if not token.special and re.fullmatch(r">>\S+<<", token.content)
     }
+
+
+def is_tree_tokenizer(tokenizer: Any) -> bool:
+    """True for the target tokenizer of a parser.
+
+    Args:
+        tokenizer: Any tokenizer of transformers.
+    """
+    return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))
 
 
 def _load_tokenizer(

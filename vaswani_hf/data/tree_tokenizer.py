@@ -8,6 +8,7 @@ from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.tokenizers import TREE_MARK
 from ..recipe.schema import TokenizerSection
 from .tokenizer_training import SPECIAL_TOKENS, texts_of, train_tokenizer, with_transformers_interface
 from .trees import CLOSE, OPEN, WORD, Tree, tree_over
@@ -15,8 +16,6 @@ from .trees import CLOSE, OPEN, WORD, Tree, tree_over
 # Of a word with its tag, (NN dog), the tag stays: without the bracket before it, and without the word and the bracket behind it.
 _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _BEHIND_TAG = r" [^() ]+\)"
-# The key of tokenizer_config.json by which the tokenizer of a parser is known.
-_MARK = "makes_trees"
 
 
 def train_parser_tokenizers(
@@ -76,17 +75,8 @@ def train_tree_tokenizer(trees: Iterable[str], model_max_length: int | None = No
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
     # What transformers saves with a tokenizer, and gives back to it.
-    tokenizer.init_kwargs[_MARK] = True
+    tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
-
-
-def is_tree_tokenizer(tokenizer: Any) -> bool:
-    """True for the target tokenizer of a parser.
-
-    Args:
-        tokenizer: Any tokenizer of transformers.
-    """
-    return bool(getattr(tokenizer, "init_kwargs", {}).get(_MARK, False))
 
 
 def written_tree(tokenizer: Any, token_ids: list[int], words: list[str]) -> Tree:

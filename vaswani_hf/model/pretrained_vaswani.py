@@ -21,7 +21,7 @@ class FromRepository:
         name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
         if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
             raise ValueError(
-                "`tp_plan` must be left out: the parameters of `attention_score` are not split between devices."
+                "`tp_plan` must be left out: attention scores with parameters are not split between devices."
             )
         if name is None or kwargs.get("subfolder"):
             return loaded

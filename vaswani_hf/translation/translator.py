@@ -13,9 +13,8 @@ import torch
 
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.tokenizers import load_tokenizers, tags_of
+from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
-from ..data.tree_tokenizer import is_tree_tokenizer
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     TOKENIZING,
