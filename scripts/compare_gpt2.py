@@ -3,7 +3,7 @@
     python scripts/compare_gpt2.py --train train.en.gz --test test.en.gz
 
 The two take turns on every batch, so that a machine that becomes slower does so for both. Ours has the shape of GPT-2: layer
-normalization before each sub-layer, learned positions, unscaled embeddings, GELU and biases in attention.
+normalization before each sub-layer, learned positions, GELU and biases in attention.
 """
 
 import argparse
@@ -77,7 +77,6 @@ def _models(vocab_size: int, tokenizer: Any) -> dict[str, Any]:
         position_embedding="learned",
         norm_position="pre",
         activation_function="gelu_new",
-        scale_embedding=False,
         attention_bias=True,
         dropout=DROPOUT,
         attention_dropout=DROPOUT,
