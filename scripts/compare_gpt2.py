@@ -2,8 +2,9 @@
 
     python scripts/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-The two take turns on every batch, so that a machine that becomes slower does so for both. Ours has the shape of GPT-2: layer
-normalization before each sub-layer, learned positions, GELU and biases in attention.
+The two take turns on every batch, so that a machine that becomes slower does so for both. Ours has the shape and the
+initialisation of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in attention, and weights with a
+deviation of 0.02, less where a sub-layer ends.
 """
 
 import argparse
@@ -78,6 +79,8 @@ def _models(vocab_size: int, tokenizer: Any) -> dict[str, Any]:
         norm_position="pre",
         activation_function="gelu_new",
         attention_bias=True,
+        scale_embedding=False,
+        initializer_range=0.02,
         dropout=DROPOUT,
         attention_dropout=DROPOUT,
         **ids,

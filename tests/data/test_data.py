@@ -519,6 +519,15 @@ def prepare(tokenizer, pairs, **changes):
     return prepare_pairs(pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes})
 
 
+def test_a_text_is_its_own_target(tokenizer):
+    texts = raw_pairs([("ab", "other"), ("  ", "x"), ("abcdefghijklm", "x")])
+    prepared, report = prepare_pairs(texts, tokenizer, None, max_length=10, max_length_ratio=None)
+    ids = tokenizer("ab")["input_ids"]
+    length = len(ids)
+    assert list(prepared) == [{"input_ids": ids, "labels": ids, "source_length": length, "target_length": length}]
+    assert report.in_words(are_texts=True) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming):
     pairs = raw_pairs()

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import eager_mask
 
-from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM, VaswaniModel
+from vaswani_hf import VaswaniConfig, VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM, VaswaniModel
 from vaswani_hf.model.attention_vaswani import eager_attention_forward
 from vaswani_hf.model.layers_vaswani import sinusoids
 from vaswani_hf.model.loss_vaswani import dropout
@@ -441,6 +441,37 @@ def test_initialisation(share):
             assert torch.all(module.bias == 0)
         elif isinstance(module, nn.LayerNorm):
             assert torch.all(module.weight == 1) and torch.all(module.bias == 0)
+
+
+@pytest.mark.parametrize("kind", [VaswaniForSeq2SeqLM, VaswaniForCausalLM, VaswaniForMaskedLM])
+def test_initialisation_as_gpt2(kind):
+    torch.manual_seed(0)
+    fields = {"position_embedding": "learned", "attention_bias": True, "initializer_range": 0.05}
+    model = kind(VaswaniConfig(vocab_size=3000, d_model=256, encoder_layers=2, decoder_layers=3, **fields))
+    num_sublayers = {"encoder": 2 * 2, "decoder": 3 * 3}
+    if kind is not VaswaniForSeq2SeqLM:
+        # Without an attention to the source.
+        num_sublayers = {"model": 2 * 2 if kind is VaswaniForMaskedLM else 3 * 2}
+    seen = set()
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.Linear)):
+            last = name.split(".")[-1]
+            (stack,) = [part for part in num_sublayers if part in name.split(".")[:2]] or [None]
+            factor = num_sublayers[stack] ** -0.5 if last in ("out_proj", "fc2") else 1
+            assert module.weight.std().item() == pytest.approx(0.05 * factor, rel=0.02), name
+            assert getattr(module, "bias", None) is None or torch.all(module.bias == 0)
+            seen.add(last)
+    assert seen >= {"embed_positions", "q_proj", "out_proj", "fc1", "fc2", "lm_head"}
+
+
+def test_loaded_weights_are_not_drawn_again(tmp_path):
+    fields = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "initializer_range": 0.02}
+    model = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=30, **fields))
+    model.save_pretrained(tmp_path)
+    loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.config.initializer_range == 0.02
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
 
 
 def test_embedded_tokens_and_positions_are_of_one_size():

@@ -115,6 +115,11 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
         f"vaswani: `model` must be a translation model, but '{checkpoint}' is a parser; it is used by `vaswani parse`, and by "
         "`Parser` of vaswani_hf.parsing."
     )
+    code, out, error = vaswani("evaluate", checkpoint, "--text", checkpoint / "config.json")
+    assert code == 1 and not out
+    assert error == (
+        f"vaswani: `model` must be a language model, but '{checkpoint}' is a parser; it is evaluated by `--trees`."
+    )
     card = str(model_card(checkpoint, "user/parser"))
     assert "constituency trees" in card and "- F1 " in card and "labelled bracketing F1" in card
     assert "translat" not in card.replace("translation_text", "")

@@ -321,9 +321,9 @@ def _prepared(
     texts: dict[str, Any], data: DataSection, tokenizer: TokenizerSection, task: str, folder: Path
 ) -> tuple[dict[str, Any], dict[str, CorpusReport]]:
     """The encoded pairs of each split, None where it has none, and what was dropped of them."""
-    encoders = load_tokenizers(folder)
-    if task == "causal_lm":
-        encoders = (with_both_ends(encoders[0]),) * 2
+    encoders: tuple[Any, Any] = load_tokenizers(folder)
+    if data.is_text:
+        encoders = (with_both_ends(encoders[0]) if task == "causal_lm" else encoders[0], None)
     prepared: dict[str, Any] = dict.fromkeys(texts)
     reports = {}
     for split, pairs in texts.items():

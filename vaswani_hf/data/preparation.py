@@ -53,6 +53,16 @@ class CorpusReport:
             setattr(self, field.name, getattr(self, field.name) + count)
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, are_texts: bool = False) -> str:
+        """The counts as a sentence.
+
+        Args:
+            are_texts: Each pair is one text and itself.
+        """
+        if are_texts:
+            return f"{self.read:,} texts read, {self.kept:,} kept; dropped: {self.empty:,} empty, {self.too_long:,} too long"
         return (
             f"{self.read:,} pairs read, {self.kept:,} kept; dropped: {self.empty:,} with an empty side,"
             f" {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
@@ -62,7 +72,7 @@ class CorpusReport:
 def prepare_pairs(
     pairs: Dataset | IterableDataset,
     source_tokenizer: PreTrainedTokenizerFast,
-    target_tokenizer: PreTrainedTokenizerFast,
+    target_tokenizer: PreTrainedTokenizerFast | None,
     *,
     max_length: int,
     max_length_ratio: float | None,
@@ -77,7 +87,8 @@ def prepare_pairs(
     Args:
         pairs: The columns `source` and `target`, from `load_pairs`; the column `corpus` of weighted corpora stays as it is.
         source_tokenizer: Encodes the source side.
-        target_tokenizer: Encodes the target side, the same object for a joint vocabulary.
+        target_tokenizer: Encodes the target side, the same object for a joint vocabulary; None where each pair is a text and
+            itself, which is encoded once.
         max_length: The length, in tokens with `</s>`, above which a side drops its pair.
         max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
             dropped; `None` for no limit.
@@ -92,8 +103,8 @@ def prepare_pairs(
         OSError: If the disk of the cache is full.
         ValueError: If no pair of a dataset is left.
     """
-    source = serialized(source_tokenizer)
-    target = source if target_tokenizer is source_tokenizer else serialized(target_tokenizer)
+    source, are_texts = serialized(source_tokenizer), target_tokenizer is None
+    target = None if target_tokenizer is None else serialized(target_tokenizer)
     prepare = _Preparation(source, target, max_length, max_length_ratio, keep_text)
     report = CorpusReport()
     if isinstance(pairs, IterableDataset):
@@ -109,12 +120,13 @@ def prepare_pairs(
             remove_columns=["source", "target"],
             features=Features({**corpus, **prepare.features, "outcome": Value("int8")}),
             num_proc=num_proc,
-            desc="Encoding sentence pairs",
+            desc="Encoding texts" if are_texts else "Encoding sentence pairs",
         )
     outcomes = marked.data.column("outcome").to_numpy()
     report.add(outcomes)
     if report.kept == 0:
-        raise ValueError(f"`pairs` must hold a pair that survives cleaning, but of them: {report}.")
+        one = "`texts` must hold one" if are_texts else "`pairs` must hold a pair"
+        raise ValueError(f"{one} that survives cleaning, but of them: {report.in_words(are_texts)}.")
     prepared = marked.remove_columns("outcome")
     # `select` looks at each of the rows.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
@@ -129,7 +141,7 @@ class _Preparation:
     """
 
     source_tokenizer: SerializedTokenizer
-    target_tokenizer: SerializedTokenizer
+    target_tokenizer: SerializedTokenizer | None
     max_length: int
     max_length_ratio: float | None
     keep_text: bool
@@ -144,7 +156,7 @@ class _Preparation:
         sources = [text.strip() for text in batch["source"]]
         targets = [text.strip() for text in batch["target"]]
         source_ids = text_encoder(self.source_tokenizer)(sources)
-        target_ids = text_encoder(self.target_tokenizer)(targets)
+        target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
         source_lengths, target_lengths = (ids.value_lengths().to_numpy() for ids in (source_ids, target_ids))
         shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
         empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])

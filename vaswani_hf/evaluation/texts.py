@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..checkpoint.kinds import KINDS, TRANSLATION
-from ..checkpoint.loading import checkpoint_folder, load_model
-from ..checkpoint.tokenizers import load_tokenizers
+from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.language_modeling import text_collator, with_both_ends
 from ..data.lines import read_lines
 from ..model.loss_vaswani import IGNORED_LABEL
@@ -141,10 +141,15 @@ def evaluate_text_file(job: TextEvaluationJob) -> None:
     if not any(text.strip() for text in texts):
         raise ValueError(f"{job.text} must hold texts, one a line, but is empty.")
     folder = checkpoint_folder(job.model)
+    check_config(folder, job.model, tuple(KINDS))
+    tokenizer, of_target = load_tokenizers(folder, job.model)
+    if is_tree_tokenizer(of_target):
+        raise ValueError(
+            f"`model` must be a language model, but '{job.model}' is a parser; it is evaluated by `--trees`."
+        )
     precision = {} if job.dtype is None else {"dtype": job.dtype}
     place = checked_device(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = load_model(folder, job.model, LANGUAGE_MODELS, **precision).to(place)
-    tokenizer, _ = load_tokenizers(folder, job.model)
     results = evaluate_texts(model, tokenizer, texts, tokens_per_batch=job.tokens_per_batch)
     text = json.dumps(results, indent=2) if job.json else scores_of_texts_as_text(results)
     stdout.write(f"{text}\n".encode())

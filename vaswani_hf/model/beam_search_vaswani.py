@@ -1,7 +1,6 @@
 """Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go on.
 
 This file travels with every checkpoint because `generate` searches with it. Logits come from incremental_decoding_vaswani.
-
 The rules are those of transformers: each step looks at twice as many candidates as there are beams, a candidate that
 ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
 without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the

@@ -8,6 +8,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -89,9 +90,9 @@ def is_int(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_ids(value: Any) -> bool:
-    ids = value if isinstance(value, (list, tuple)) else [value]
-    return value is None or (len(ids) > 0 and all(map(is_int, ids)))
+def _are_ints(value: Any, may_be_none: bool = False) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return len(values) > 0 and all(is_int(one) or (may_be_none and one is None) for one in values)
 
 
 def _is_activation(value: Any) -> bool:
@@ -106,12 +107,7 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
-def _is_window(value: Any) -> bool:
-    windows = value if isinstance(value, (list, tuple)) else [value]
-    return len(windows) > 0 and all(window is None or is_int(window) for window in windows)
-
-
-_TOKENS = "a token id (an integer of 0 or more)"
+_TOKENS, _WINDOWS = "a token id (an integer of 0 or more)", "an integer of 0 or more (tokens), a list"
 ATTENTION_SCORES = ("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive")
 _SCORES = " or ".join([", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]), f'"{ATTENTION_SCORES[-1]}"'])
 # For the fields of a row: the test, and the words that follow "must be".
@@ -135,9 +131,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("position_embedding", _is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
         ("attention_score", _is_one_of(*ATTENTION_SCORES), _SCORES),
         ("cross_attention_score", lambda v: v is None or _is_one_of(*ATTENTION_SCORES)(v), f"{_SCORES}, or None"),
-        ("attention_window", _is_window, "an integer of 0 or more (tokens), a list with one per layer or None"),
+        ("attention_window", partial(_are_ints, may_be_none=True), f"{_WINDOWS} with one per layer or None"),
         ("activation_function", _is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
         ("layer_norm_eps", lambda value: is_number(value) and value > 0, "a positive number"),
+        ("initializer_range", lambda v: v is None or (is_number(v) and v > 0), "a positive number or None"),
         (
             "attention_bias scale_embedding share_encoder_decoder_embeddings tie_word_embeddings use_cache",
             lambda value: isinstance(value, bool),
@@ -145,7 +142,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ),
         ("is_encoder_decoder", lambda value: value is True, "True: the model is an encoder and a decoder"),
         ("bos_token_id pad_token_id decoder_start_token_id", lambda v: v is None or is_int(v), f"{_TOKENS} or None"),
-        ("eos_token_id", _is_ids, f"{_TOKENS}, a list of them or None"),
+        ("eos_token_id", lambda v: v is None or _are_ints(v), f"{_TOKENS}, a list of them or None"),
     )
     for field in fields_of_rule.split()
 }
@@ -167,15 +164,15 @@ class VaswaniConfig(PreTrainedConfig):
         decoder_attention_heads (int): Heads h of the decoder's self-attention and cross-attention (Section 3.2.2).
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
-        d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by
-            the heads by default; None in the config where encoder and decoder differ in that.
+        d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by the heads
+            by default; None in the config where encoder and decoder differ in that.
         d_v (int, optional): Width of a head's values, with the same default (Section 3.2.2, Table 3 row A).
         dropout (float): Rate on sub-layer outputs and on the sums of embeddings and positions (Section 5.4).
         attention_dropout (float): Rate on attention weights. Differs from the paper when above 0: it has none there.
         activation_dropout (float): Rate after the activation. Differs from the paper when above 0: it has none there.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
-        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x + Sublayer(LayerNorm(x)) with a
-            LayerNorm at the end of each stack; differs from the paper because deep stacks train more steadily so.
+        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x + Sublayer(LayerNorm(x)) with a LayerNorm
+            at the end of each stack; differs from the paper because deep stacks train more steadily so.
         layer_norm_eps (float): Added to the variance by LayerNorm. The paper gives none; tensor2tensor has 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
         max_position_embeddings (int): Rows of the learned position tables (tokens); without effect on sinusoids.
@@ -190,10 +187,11 @@ class VaswaniConfig(PreTrainedConfig):
             between two of n tokens has O(n/r) layers, time and memory are O(r n d). A list has one r, or None, per layer of
             both stacks, or the encoder's and then the decoder's.
         attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
-        label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1,
-            the default is 0 so that `loss` is the plain cross-entropy.
-        label_smoothing_form (str): "t2t": the reference gets 1-e, each other class e/(V-1), as in tensor2tensor;
-            "torch": e/V goes to every class, the reference included, as in PyTorch.
+        initializer_range (float, optional): Initialise as GPT-2 does, with this deviation; by default as tensor2tensor does.
+        label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1, the default
+            is 0 so that `loss` is the plain cross-entropy.
+        label_smoothing_form (str): "t2t": the reference gets 1-e, each other class e/(V-1), as in tensor2tensor; "torch": e/V
+            goes to every class, the reference included, as in PyTorch.
         use_cache (bool): Keep keys and values while decoding.
         bos_token_id (int, optional): `<s>`.
         pad_token_id (int, optional): `<pad>`.
@@ -239,6 +237,7 @@ class VaswaniConfig(PreTrainedConfig):
     cross_attention_score: str | None = None
     attention_window: int | list[int | None] | None = None
     attention_bias: bool = False
+    initializer_range: float | None = None
     label_smoothing: float | int = 0.0
     label_smoothing_form: str = "t2t"
     use_cache: bool = True
@@ -289,9 +288,8 @@ class VaswaniConfig(PreTrainedConfig):
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
-                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is "
-                f"{self.decoder_vocab_size} and not {self.vocab_size}; for two vocabularies set "
-                "`share_encoder_decoder_embeddings=False`."
+                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is {self.decoder_vocab_size} and "
+                f"not {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
             )
         depths, windows = (self.encoder_layers, self.decoder_layers), self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):

@@ -1,8 +1,7 @@
 """The layers of the Transformer of Vaswani et al. 2017 around its attention: positions, feed-forward, residuals.
 
-This file travels with every checkpoint because encoder and decoder are made of these layers.
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes:
-B batch, S source length, T target length, D model width.
+This file travels with every checkpoint because encoder and decoder are made of these layers. Sections and equations are those of
+"Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B batch, S source length, T target length, D model width.
 """
 
 from collections.abc import Callable

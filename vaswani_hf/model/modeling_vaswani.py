@@ -67,11 +67,14 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
         Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base, models/transformer.py).
         Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights, layers/modalities.py).
+        With an `initializer_range` all normal with that deviation, over sqrt(N) where one of a stack's N sub-layers ends, as GPT-2.
         """
+        deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
-            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+            init.normal_(module.weight, mean=0.0, std=deviation or self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            share = getattr(module, "num_sublayers", 1) ** -0.5
+            init.normal_(module.weight, std=deviation * share) if deviation else init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif hasattr(module, "init_scores"):
@@ -155,6 +158,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         if config.position_embedding == "learned":
             self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
         self.layers = nn.ModuleList([layer_class(config, index) for index in range(num_layers)])
+        ends = [part for name, part in self.layers.named_modules() if name.endswith(("out_proj", "fc2"))]
+        for part in ends:
+            part.num_sublayers = len(ends)
         if config.norm_position == "pre":
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False

@@ -87,9 +87,9 @@ class TranslationPipeline(Pipeline):
                 `tgt_lang`; `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of
                 "tensors" or "text"; `stop_sequence`, whose first token ends a translation as `</s>` does;
                 `clean_up_tokenization_spaces`; with the package imported also `return_scores`, `return_alignments`,
-                `split_sentences`, `repetition_guard`, `target_prefix` (a text that each translation begins with, or for a sequence a list of them) and
-                `must_contain` (a list of phrases that each translation contains, or for a sequence a list of such
-                lists); the rest, such as `num_beams`, `max_new_tokens` and `ensemble`, goes to `generate`.
+                `split_sentences`, `repetition_guard`, `target_prefix` (a text that each translation begins with, or for a
+                sequence a list of them) and `must_contain` (a list of phrases that each translation contains, or for a sequence a
+                list of such lists); the rest, such as `num_beams`, `max_new_tokens` and `ensemble`, goes to `generate`.
 
         Returns:
             For a text the list of its K translations, each a dict with `translation_text` (str) or `translation_token_ids`

@@ -55,5 +55,6 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
             if own is not None and own not in ids and ids not in ([], [None]):
                 faults.append(f"its `{token}` has the id {own}, and that of the model {ids[0]}")
         if faults:
-            place = f"{name!r}" if name else "the model"
-            raise ValueError(f"The {side} tokenizer must fit {place}, but {faults[0]}; take both from one checkpoint.")
+            raise ValueError(
+                f"The {side} tokenizer must fit {repr(name) if name else 'the model'}, but {faults[0]}; take both from one checkpoint."
+            )

@@ -1,7 +1,6 @@
 """Other score functions of attention than the paper's: `attention_score` and `cross_attention_score` of the config.
 
 This file travels with every checkpoint because a config may choose one of them. For a query q and a key k of a head:
-
 - "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.

@@ -78,7 +78,7 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
-    """Writes recipe.yaml, and prints how many pairs of each split were dropped, and what of weighted corpora an epoch has.
+    """Writes recipe.yaml, and prints how many pairs or texts of each split were dropped, and what of weighted corpora an epoch has.
 
     Args:
         recipe (Recipe): The run.
@@ -89,13 +89,15 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and data.both_directions
-            say(f"{split}{', each pair in both directions' if is_twice else ''}: {report}")
+            say(f"{split}{', each pair in both directions' if is_twice else ''}: {report.in_words(data.is_text)}")
     if weighted is None:
         return
     names = data.listed("train_source") or data.listed("train_pairs") or data.listed("train_text")
     columns = (names, data.train_weights, weighted.num_pairs, weighted.num_places)
     for name, weight, num_pairs, num_places in zip(*columns, strict=True):
-        say(f"train, '{name}': {num_pairs:,} pairs, {num_places:,} in an epoch (weight {weight:g})")
+        say(
+            f"train, '{name}': {num_pairs:,} {'texts' if data.is_text else 'pairs'}, {num_places:,} in an epoch (weight {weight:g})"
+        )
 
 
 def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
