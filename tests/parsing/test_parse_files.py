@@ -192,21 +192,6 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint):
             "`data.corpus: numbers` is not for `task: parsing`; it may be trees there, or null with files of your own.",
         ),
         (
-            [
-                "--task",
-                "translation",
-                "--language",
-                "",
-                "--source_language",
-                "a",
-                "--target_language",
-                "b",
-                "--trees_train_size",
-                "20000",
-            ],
-            "`data.corpus: trees` is not for `task: translation`; it may be numbers there, or null with files of your own.",
-        ),
-        (
             ["--train_source", "a.txt"],
             "`data.train_source` belongs to `task: translation`, but is 'a.txt' in a recipe of `task: parsing`; leave it out.",
         ),
@@ -244,3 +229,14 @@ def test_the_recipe_of_the_paper_has_its_numbers():
     settings = recipe.decoding.settings()
     assert (settings["num_beams"], settings["length_penalty"], settings["length_penalty_type"]) == (21, 0.3, "gnmt")
     assert (settings["max_length_a"], settings["max_length_b"]) == (1, 300)
+
+
+def test_trees_are_not_translated(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    data = {"source_language": "en", "target_language": "de", "corpus": "trees"}
+    path.write_text(yaml.safe_dump({"output_dir": "runs/a", "data": data, "training": {"max_steps": 10}}))
+    with pytest.raises(ValueError) as error:
+        load_recipe(path)
+    assert str(error.value) == (
+        "`data.corpus: trees` is not for `task: translation`; it may be numbers there, or null with files of your own."
+    )

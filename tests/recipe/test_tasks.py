@@ -25,6 +25,13 @@ def load(tmp_path):
     return load
 
 
+def test_a_key_of_another_task_may_be_null_and_is_not_recorded(load):
+    recipe = load(["--train_source", "null"])
+    written = yaml.safe_load(recipe.to_yaml())
+    assert "decoding" not in written and "train_source" not in written["data"] and written["model"] == {}
+    assert written["data"]["train_text"] == "train.txt" and written["evaluation"] == {"tokens_per_batch": 4096}
+
+
 def test_both_sides_have_the_size_of_the_text(load, tmp_path):
     recipe = load()
     assert recipe.training.source_tokens_per_batch == recipe.training.target_tokens_per_batch == 300
@@ -57,8 +64,14 @@ def test_both_sides_have_the_size_of_the_text(load, tmp_path):
         ),
         (
             ["--task", "translation"],
-            "`data.train_text` belongs to `task: causal_lm` and `task: masked_lm`, but is 'train.txt' in a recipe of `task: "
+            "`data.language` belongs to `task: causal_lm` and `task: masked_lm` and `task: parsing`, but is 'en' in a recipe of `task: "
             "translation`; leave it out.",
+        ),
+        (
+            # Also where the value is the default of another task.
+            ["--num_beams", "4"],
+            "`decoding.num_beams` belongs to `task: translation` and `task: parsing`, but is 4 in a recipe of `task: causal_lm`; "
+            "leave it out.",
         ),
         (
             ["--source_tokens_per_batch", "500"],

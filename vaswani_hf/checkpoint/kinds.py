@@ -35,13 +35,14 @@ CLASSES_OF_TASKS: dict[str, Any] = {
 }
 
 
-def check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...]) -> None:
+def check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...], needed: str = "") -> None:
     """Refuses a checkpoint of another kind than is needed, or of another package.
 
     Args:
         model_type (Any): That of its config.
         name (str or PathLike): The folder or repository as the user named it.
         kinds (tuple): The model types that will do.
+        needed (str): What is needed, in other words than those of the kinds.
 
     Raises:
         ValueError: If its own is none of them.
@@ -49,7 +50,7 @@ def check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...])
     if model_type in kinds:
         return
     if model_type in KINDS:
-        found, needed = KINDS[model_type], " or ".join(KINDS[kind].words for kind in kinds)
+        found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
         raise ValueError(f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}.")
     raise ValueError(
         f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; load it with "

@@ -144,13 +144,16 @@ def _is_no_report(record: logging.LogRecord) -> bool:
     return "LOAD REPORT" not in record.getMessage()
 
 
-def check_config(folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,)) -> str:
+def check_config(
+    folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
+) -> str:
     """The model type of a checkpoint of this package.
 
     Args:
         folder (Path): The folder; that of a repository without files need not be there.
         name (str or PathLike): The folder or repository as the user named it.
         kinds (tuple): The model types that will do (see kinds.py).
+        needed (str): What is needed, in other words than those of the kinds.
 
     Raises:
         ValueError: If there is no such folder, it holds an adapter, or its config.json is missing, damaged or of another kind.
@@ -170,7 +173,7 @@ def check_config(folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] =
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"The config.json of '{name}' must name its `model_type`, but is damaged.") from None
-    check_kind(model_type, name, kinds)
+    check_kind(model_type, name, kinds, needed)
     return model_type
 
 

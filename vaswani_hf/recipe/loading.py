@@ -14,8 +14,8 @@ import yaml
 
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from .checks import check_recipe
-from .schema import MODEL_FIELDS, STACKS, Recipe
-from .tasks import settle_task
+from .schema import MODEL_FIELDS, STACKS, Recipe, flat
+from .tasks import refuse_keys_of_other_tasks, settle_task
 
 
 class _Loader(yaml.SafeLoader):
@@ -57,6 +57,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None, *, needs_d
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
     recipe = settle_task(_build(Recipe, content, ""))
+    refuse_keys_of_other_tasks(recipe.task, flat(content))
     check_recipe(recipe, needs_data=needs_data)
     return recipe
 

@@ -264,12 +264,19 @@ class Recipe:
     publishing: PublishingSection = field(default_factory=PublishingSection)
 
     def to_yaml(self) -> str:
-        """The recipe with every key, as YAML that `load_recipe` reads.
+        """The recipe with every key of its task, as YAML that `load_recipe` reads.
 
         Returns:
             str: YAML.
         """
-        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+        content = dataclasses.asdict(self)
+        for place, tasks in TASKS_OF_KEYS.items():
+            section, _, key = place.partition(".")
+            if self.task not in tasks:
+                content[section].pop(key, None)
+        # A section of which nothing is left belongs to other tasks.
+        content = {name: keys for name, keys in content.items() if keys != {} or name == "model"}
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
         """The values of all keys by their places, `section.key`.
@@ -277,11 +284,49 @@ class Recipe:
         Returns:
             dict: For the section `model` only the keys that are given.
         """
-        return _flat(dataclasses.asdict(self))
+        return flat(dataclasses.asdict(self))
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by their places, `section.key`.
+
+    Args:
+        content (dict): The mappings.
+        prefix (str): Stands before each place.
+    """
+    values: dict[str, Any] = {}
     for key, value in content.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
+_PAIRS = ("translation",)
+_STACKS = ("translation", "parsing")
+
+
+def _of(section: str, keys: str, tasks: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {f"{section}.{key}": tasks for key in keys.split()}
+
+
+# The tasks that a key belongs to; all others belong to all tasks.
+TASKS_OF_KEYS: dict[str, tuple[str, ...]] = {
+    **_of("data", "source_language target_language train_source train_target train_pairs", _PAIRS),
+    **_of("data", "validation_source validation_target validation_pairs", _PAIRS),
+    **_of("data", "test_source test_target test_pairs both_directions max_length_ratio", _PAIRS),
+    **_of("data", "train_text validation_text test_text text_column", TEXT_TASKS),
+    **_of("data", "train_trees validation_trees test_trees trees_train_size", ("parsing",)),
+    **_of("data", "language", (*TEXT_TASKS, "parsing")),
+    **_of(
+        "data",
+        "dataset dataset_config dataset_revision streaming train_weights numbers_train_size",
+        (*_PAIRS, *TEXT_TASKS),
+    ),
+    **_of("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _PAIRS),
+    **_of("training", "text_tokens_per_batch", TEXT_TASKS),
+    **_of("training", "r_drop_alpha simcut_alpha simcut_p", _STACKS),
+    **_of("evaluation", "tokenize lowercase validation_bleu", _PAIRS),
+    **_of("decoding", " ".join(field.name for field in dataclasses.fields(DecodingSection)), _STACKS),
+    **_of("model", "encoder_layers encoder_attention_heads encoder_ffn_dim", (*_STACKS, "masked_lm")),
+    **_of("model", "decoder_layers decoder_attention_heads decoder_ffn_dim", (*_STACKS, "causal_lm")),
+    **_of("model", "cross_attention_score", _STACKS),
+}

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from .schema import (
+    TASKS_OF_KEYS,
     TEXT_TASKS,
     DataSection,
     DecodingSection,
@@ -13,32 +14,6 @@ from .schema import (
     TrainingSection,
 )
 
-_PAIRS = ("translation",)
-_STACKS = ("translation", "parsing")
-
-
-def _places(section: str, keys: str, tasks: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    return {f"{section}.{key}": tasks for key in keys.split()}
-
-
-# The tasks that a key belongs to; all others belong to all tasks.
-_TASKS_OF_KEYS: dict[str, tuple[str, ...]] = {
-    **_places("data", "source_language target_language train_source train_target train_pairs", _PAIRS),
-    **_places("data", "validation_source validation_target validation_pairs", _PAIRS),
-    **_places("data", "test_source test_target test_pairs both_directions max_length_ratio", _PAIRS),
-    **_places("data", "train_text validation_text test_text text_column", TEXT_TASKS),
-    **_places("data", "train_trees validation_trees test_trees trees_train_size", ("parsing",)),
-    **_places("data", "language", (*TEXT_TASKS, "parsing")),
-    **_places("data", "dataset dataset_config dataset_revision streaming train_weights", (*_PAIRS, *TEXT_TASKS)),
-    **_places("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _PAIRS),
-    **_places("training", "text_tokens_per_batch", TEXT_TASKS),
-    **_places("training", "r_drop_alpha simcut_alpha", _STACKS),
-    **_places("evaluation", "tokenize lowercase validation_bleu", _PAIRS),
-    **_places("decoding", " ".join(field.name for field in dataclasses.fields(DecodingSection)), _STACKS),
-    **_places("model", "encoder_layers encoder_attention_heads encoder_ffn_dim", (*_STACKS, "masked_lm")),
-    **_places("model", "decoder_layers decoder_attention_heads decoder_ffn_dim", (*_STACKS, "causal_lm")),
-    **_places("model", "cross_attention_score", _STACKS),
-}
 _SECTIONS: dict[str, Any] = {
     "data": DataSection,
     "tokenizer": TokenizerSection,
@@ -72,6 +47,26 @@ def settle_task(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, training=dataclasses.replace(training, **own))
 
 
+def refuse_keys_of_other_tasks(task: str, values: dict[str, Any]) -> None:
+    """Refuses keys that a task has not, even where their values are the defaults of other tasks.
+
+    Args:
+        task (str): That of the recipe.
+        values (dict): The keys that are given by their places, `section.key`; None and what is empty
+            count as not given.
+
+    Raises:
+        ValueError: If one belongs to other tasks.
+    """
+    for place, value in values.items():
+        tasks = TASKS_OF_KEYS.get(place, (task,))
+        if task not in tasks and value not in (None, "", []):
+            raise ValueError(
+                f"`{place}` belongs to {' and '.join(f'`task: {name}`' for name in tasks)}, but is {value!r} in a recipe of `task: "
+                f"{task}`; leave it out."
+            )
+
+
 def check_task(recipe: Recipe) -> None:
     """Refuses a recipe that has keys of another task, or lacks those of its own.
 
@@ -81,17 +76,7 @@ def check_task(recipe: Recipe) -> None:
     Raises:
         ValueError: If it has or lacks one.
     """
-    values = recipe.values()
-    for place, tasks in _TASKS_OF_KEYS.items():
-        section, _, key = place.partition(".")
-        default = getattr(_SECTIONS[section](), key) if section in _SECTIONS else None
-        if place == "tokenizer.shared_vocabulary" and recipe.task == "parsing":
-            continue
-        if recipe.task not in tasks and values.get(place, default) != default:
-            raise ValueError(
-                f"`{place}` belongs to {' and '.join(f'`task: {task}`' for task in tasks)}, but is {values[place]!r} in a recipe "
-                f"of `task: {recipe.task}`; leave it out."
-            )
+    refuse_keys_of_other_tasks(recipe.task, _changed(recipe))
     for key in _NEEDED.get(recipe.task, ("language",)):
         if not getattr(recipe.data, key):
             raise ValueError(f"`data.{key}` must be given in the recipe, but is missing.")
@@ -107,3 +92,15 @@ def _check_text_batches(recipe: Recipe) -> None:
                 f"`training.{key}` belongs to tasks with two sides, but is {getattr(training, key)} in a recipe of `task: "
                 f"{recipe.task}`; give `training.text_tokens_per_batch` instead."
             )
+
+
+def _changed(recipe: Recipe) -> dict[str, Any]:
+    """The values that are not the defaults, by their places; what `settle_task` has changed is nobody's wish."""
+    values = recipe.values()
+    defaults = {
+        f"{section}.{key}": value
+        for section, kind in _SECTIONS.items()
+        for key, value in dataclasses.asdict(kind()).items()
+    }
+    settled = ("tokenizer.shared_vocabulary",) if recipe.task == "parsing" else ()
+    return {place: value for place, value in values.items() if value != defaults.get(place) and place not in settled}

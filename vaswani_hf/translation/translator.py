@@ -115,7 +115,7 @@ class Translator(TranslationEngine):
                 raise ValueError(
                     f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs it."
                 )
-            check_config(folders[-1], name)
+            check_config(folders[-1], name, needed="a parser" if cls.makes_trees else "")
         tokenizers = [load_tokenizers(folder, name) for folder, name in zip(folders, names, strict=True)]
         _check_trees(name_or_path, is_tree_tokenizer(tokenizers[0][1]), cls.makes_trees)
         for name, others in zip(ensemble, tokenizers[1:], strict=True):
