@@ -55,8 +55,9 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(arguments).items() if value not in (None, False, [])}
     known = {"model", "text", "json", "device", "dtype", "tokens_per_batch", "revision", "tokenize"}
     if others := sorted(given.keys() - known - {"command", "parser", "debug"}):
+        owner = "a parser" if others[0] == "trees" else "translations"
         raise ValueError(
-            f"`--{others[0]}` is for translations, but `--text` is for a language model; leave one of them out."
+            f"`--{others[0]}` is for {owner}, but `--text` is for a language model; leave one of them out."
         )
     names = ("text", "json", "device", "dtype", "tokens_per_batch")
     evaluate_text_file(TextEvaluationJob(_model(arguments), **{name: getattr(arguments, name) for name in names}))

@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    GenerationConfig,
     StaticCache,
     pipeline,
 )
@@ -234,6 +235,74 @@ def test_what_needs_a_source_is_refused(settings, message):
     with pytest.raises(ValueError) as error:
         make(VaswaniForCausalLM).generate(torch.tensor([[0, 5]]), **settings)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_new_tokens": 30},
+        {"max_length": 9},
+        {"max_length_a": 1, "max_length_b": 2},
+        {"num_beams": 3, "max_length": 40},
+        {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 4},
+    ],
+    ids=str,
+)
+def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
+    torch.manual_seed(0)
+    fields = {
+        "position_embedding": "learned",
+        "max_position_embeddings": 16,
+        "d_model": 16,
+        "decoder_attention_heads": 2,
+    }
+    model = VaswaniForCausalLM(
+        VaswaniDecoderConfig(vocab_size=50, decoder_layers=2, decoder_ffn_dim=16, **fields)
+    ).eval()
+    model.generation_config.eos_token_id = None
+    prompts = torch.randint(4, 50, (2, 5))
+    of_tokens = model.generate(prompts, **settings)
+    assert of_tokens.shape[1] <= 17
+    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(prompts), **settings)
+    assert torch.equal(embedded, of_tokens[:, 5:])
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "message"),
+    [
+        (None, {}, "`input_ids` must have a token, such as `<s>`, to go on from, but is empty."),
+        ("ids", {"coverage_penalty": 0.2}, "`coverage_penalty` is for translations and must be left out, but is 0.2."),
+        (
+            "ids",
+            {"generation_config": GenerationConfig(coverage_penalty=0.2)},
+            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
+        ),
+        (
+            "embedded",
+            {"length_penalty_type": "gnmt", "num_beams": 2},
+            '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.',
+        ),
+        ("embedded", {"length_penalty_type": "x"}, '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.'),
+    ],
+)
+def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):
+    fields = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    model = VaswaniForCausalLM(VaswaniDecoderConfig(vocab_size=50, **fields)).eval()
+    prompts = torch.randint(4, 50, (2, 0 if given is None else 5))
+    arguments = (
+        {"inputs_embeds": model.get_input_embeddings()(prompts)} if given == "embedded" else {"inputs": prompts}
+    )
+    with pytest.raises(ValueError) as error:
+        model.generate(**arguments, **settings)
+    assert str(error.value) == message
+
+
+def test_a_config_names_the_stack_that_it_has():
+    with pytest.raises(ValueError, match="^`d_model` must be a multiple of `decoder_attention_heads` unless"):
+        VaswaniDecoderConfig(vocab_size=30, d_model=15)
+    with pytest.raises(ValueError, match="^`d_model` must be a multiple of `encoder_attention_heads` unless"):
+        VaswaniEncoderConfig(vocab_size=30, num_attention_heads=3)
 
 
 def test_a_masked_model_does_not_generate():

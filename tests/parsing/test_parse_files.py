@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
 from vaswani_hf.data.trees import tree_of
@@ -239,4 +241,35 @@ def test_trees_are_not_translated(tmp_path):
         load_recipe(path)
     assert str(error.value) == (
         "`data.corpus: trees` is not for `task: translation`; it may be numbers there, or null with files of your own."
+    )
+
+
+def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
+    checkpoint, tmp_path, vaswani, monkeypatch
+):
+    monkeypatch.setattr("vaswani_hf.data.corpus.TREES_HELD_OUT", 10)
+    recipe = write(tmp_path / "recipe.yaml", tokenizer={}, training={**RECIPE["training"], "max_steps": 1})
+    code, out, error = vaswani("train", recipe, "--init_from", checkpoint, "--learning_rate_factor", "0")
+    assert code == 0, error
+    assert "which knows 100.0% of the pieces" in out
+    begun, found = load_file(checkpoint / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(begun[name], found[name]) for name in begun)
+    text = {"output_dir": str(tmp_path / "text"), "task": "causal_lm", "training": {"max_steps": 1}}
+    text["data"] = {"language": "en", "corpus": "numbers", "numbers_train_size": 100}
+    text["model"] = {"init_from": str(checkpoint)}
+    (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))
+    code, _, error = vaswani("train", tmp_path / "text.yaml")
+    assert code == 1 and error == (
+        f"vaswani: '{checkpoint}', which `model.init_from` begins with, is a parser, whose target vocabulary is of trees, and cannot "
+        "lend its tokenizers to a recipe of `task: causal_lm`; train new ones with `tokenizer.keep: false`."
+    )
+    assert vaswani("train", tmp_path / "text.yaml", "--keep", "false", "--vocab_size", "300")[0] == 0
+    code, _, error = vaswani("train", recipe, "--init_from", tmp_path / "text", "--output_dir", tmp_path / "other")
+    assert code == 1 and "`model.init_from` needs a model with an encoder" in error
+    parts = f"{{decoder: {tmp_path / 'text'}}}"
+    with_part = write(tmp_path / "part.yaml", tokenizer={}, model={"init_from": yaml.safe_load(parts)})
+    code, _, error = vaswani("train", with_part, "--output_dir", tmp_path / "other")
+    assert code == 1 and error == (
+        f"vaswani: '{tmp_path / 'text'}', which `model.init_from` begins with, has no vocabulary of trees, and cannot lend its "
+        "tokenizers to a recipe of `task: parsing`; train new ones with `tokenizer.keep: false`."
     )

@@ -1,5 +1,7 @@
 """Recipes of the tasks other than translation: which keys they have, and which are refused by name."""
 
+import dataclasses
+
 import pytest
 import yaml
 
@@ -78,6 +80,15 @@ def test_both_sides_have_the_size_of_the_text(load, tmp_path):
             "`training.source_tokens_per_batch` belongs to tasks with two sides, but is 500 in a recipe of `task: causal_lm`; "
             "give `training.text_tokens_per_batch` instead.",
         ),
+        (["--text_tokens_per_batch", "0"], "`training.text_tokens_per_batch` must be positive, but is 0."),
+        (
+            ["--text_tokens_per_batch", "5"],
+            "`training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 128 tokens, but is 5.",
+        ),
+        (
+            ["--text_column", "body"],
+            "`data.text_column` is for a `data.dataset`, but is 'body' without one; leave it out.",
+        ),
         (
             ["--task", "casual_lm"],
             "`task` must be 'translation' or 'causal_lm' or 'masked_lm' or 'parsing', but is 'casual_lm'.",
@@ -98,3 +109,14 @@ def test_the_language_must_be_given(load):
     with pytest.raises(ValueError) as error:
         load(data={"train_text": "train.txt"})
     assert str(error.value) == "`data.language` must be given in the recipe, but is missing."
+
+
+def test_a_record_with_the_keys_of_all_tasks_is_read(load, tmp_path):
+    recipe = load()
+    path = tmp_path / "record.yaml"
+    path.write_text(yaml.safe_dump(dataclasses.asdict(recipe)), encoding="utf-8")
+    assert load_recipe(path, is_record=True) == recipe
+    with pytest.raises(
+        ValueError, match="^`data.trees_train_size` belongs to `task: parsing`, but is 20000 in a recipe"
+    ):
+        load_recipe(path)

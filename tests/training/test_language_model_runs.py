@@ -80,6 +80,13 @@ def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
             text[0]["generated_text"].startswith(begin) for text, begin in zip(texts, ("five =", "six"), strict=True)
         )
         assert tokenizer("a")["input_ids"][0] == model.config.bos_token_id
+        # The pipeline decodes the new tokens alone: what it shows is the text of all.
+        prompts = tokenizer(["five =", "twenty-one = ein"], padding=True, return_tensors="pt")
+        together = tokenizer.decode(model.generate(**prompts, max_new_tokens=4), skip_special_tokens=True)
+        for prompt, whole in zip(["five =", "twenty-one = ein"], together, strict=True):
+            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4)[0] == {
+                "generated_text": whole
+            }
     else:
         found = pipeline("fill-mask", model=str(folder))("twenty-<mask> = dreiundzwanzig")
         assert len(found) == 5 and all(0 < one["score"] <= 1 for one in found)
@@ -164,18 +171,22 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task):
         assert scores["tokens"] == count and scores["loss"] == pytest.approx(nats / count, rel=1e-4)
         assert scores["bits_per_byte"] == pytest.approx(nats / num_bytes / np.log(2), rel=1e-4)
     else:
-        assert scores == evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
+        again = evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
+        # Batches of another size round otherwise.
+        assert scores == pytest.approx(again, rel=1e-5)
     with pytest.raises(ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"):
         evaluate_texts(model, tokenizer, [" "])
 
 
-def test_a_translation_model_begins_with_both_of_them(trained, run_task):
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
     parts = f"{{encoder: {trained['masked_lm']}, decoder: {trained['causal_lm']}}}"
     path = trained["causal_lm"].parent / "both.yaml"
     path.write_text(RECIPE.replace("  {d_model: 16,", f"  {{init_from: {parts}, d_model: 16,"), encoding="utf-8")
-    recipe = path.read_text().replace("tokenizer: {vocab_size: 280}", "tokenizer: {vocab_size: 290, keep: false}")
+    section = "tokenizer: {}" if keep else "tokenizer: {vocab_size: 290, keep: false}"
+    recipe = path.read_text().replace("tokenizer: {vocab_size: 280}", section)
     path.write_text(recipe, encoding="utf-8")
-    folder = trained["causal_lm"].parent / "both"
+    folder = trained["causal_lm"].parent / f"both_{keep}"
     train(load_recipe(path, [f"--output_dir={folder}", "--max_steps=1", "--learning_rate_factor=0"]))
     found = weights(folder)
     for task, stack in STACKS.items():
@@ -183,6 +194,14 @@ def test_a_translation_model_begins_with_both_of_them(trained, run_task):
         layers = {name: weight for name, weight in begun.items() if ".layers." in name}
         assert layers and all(
             torch.equal(found[name.replace("model.", f"model.{stack}.", 1)], weight) for name, weight in layers.items()
+        )
+    printed = capsys.readouterr().out
+    assert f"; the embedding that encoder and decoder share is that of '{trained['causal_lm']}'" in printed
+    if keep:
+        # The two were made by themselves of the same text; `<mask>` alone is in one of them only.
+        assert "which know 100.0% of the pieces" in printed
+        assert torch.equal(
+            found["model.shared.weight"][:300], weights(trained["causal_lm"])["model.embed_tokens.weight"]
         )
     recorded = load_recipe(folder / "recipe.yaml").model["init_from"]
     assert recorded == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
@@ -211,14 +230,14 @@ def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, ru
         (
             "causal_lm",
             ["--train_text=none.txt", "--corpus=null"],
-            "`data`, train split: `text_file` must be an existing file",
+            "`data`, train split: `train_text` must be an existing file",
         ),
         (
             "causal_lm",
             ["--both_directions=true"],
             "`data.both_directions` belongs to `task: translation`, but is True",
         ),
-        ("masked_lm", ["--vocab_size=260"], "`vocab_size` must be at least 261"),
+        ("masked_lm", ["--vocab_size=259"], "`tokenizer.vocab_size` must be at least 260"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_path, task, overrides, message):

@@ -331,7 +331,7 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
         ),
         (
             ["--corpus", "null", "--train_pairs", "gone.jsonl"],
-            "`data`, train split: `pairs_file` must be an existing ",
+            "`data`, train split: `train_pairs` must be an existing ",
         ),
         (
             ["--num_return_sequences", "9", "--num_beams", "4"],

@@ -87,7 +87,7 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Writes the recipe of a checkpoint as others may see it, by which `vaswani distill` knows the languages of a teacher."""
     path = recipe_file(checkpoint)
     try:
-        recipe = load_recipe(path) if path else None
+        recipe = load_recipe(path, is_record=True) if path else None
     except ValueError:
         # Another version of the package has recorded it, and an export need not know its languages.
         return

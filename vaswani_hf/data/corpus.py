@@ -263,6 +263,8 @@ def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | It
     name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
     if data.is_text:
         raise ValueError(f"{name} must hold text, but each of {len(pairs):,} is empty.")
+    if data.is_treebank:
+        raise ValueError(f"{name} must hold a tree with words, but none of its {len(pairs):,} has any.")
     raise ValueError(
         f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
     )
@@ -370,4 +372,6 @@ def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) 
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"`data`, {split} split: {error}") from error
+        # By the key of the recipe that named it.
+        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
+        raise ValueError(f"`data`, {split} split: {words}") from error

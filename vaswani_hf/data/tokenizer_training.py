@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 # That of a model that fills in hidden tokens.
 MASK = "<mask>"
+# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two texts,
+# so that a word is encoded as it is without a tag (see word_encoding.py). Special tokens are text in a text, and a tag is none.
+_OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # More pairs cost minutes and change nothing: what is frequent in a million is frequent in all.
@@ -126,7 +129,7 @@ def train_tokenizer(
 
     Args:
         texts: The sentences, of both languages for a joint vocabulary.
-        vocab_size: The number of entries, special tokens and bytes included. A corpus with fewer distinct words gives
+        vocab_size: The number of entries, special tokens and bytes included, `<mask>` not. A corpus with fewer distinct words gives
             fewer: `len()` of the tokenizer is the size that came about. Each character of the texts that takes several
             bytes has an entry before anything longer has one (with at most two more for the beginnings of its bytes,
             which similar characters share). Where these do not fit, the most frequent ones do, the others are bytes,
@@ -135,8 +138,9 @@ def train_tokenizer(
         normalization: The Unicode normal form that text is brought to, "NFC" or "NFKC"; `None` leaves it as it is.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
-        task: For "causal_lm" `<s>` begins a text and nothing ends it, so that a model can go on with it; for "masked_lm" there is
-            the token `<mask>`, which is found in a text, as the other special tokens then are.
+        task: For "causal_lm" `<s>` begins a text and nothing ends it, so that a model can go on with it, and padding is on the
+            left; for "masked_lm" there is the token `<mask>`, which is found in a text, as the other special tokens then are.
+            For both no space is put before a text, as in GPT-2's and RoBERTa's.
 
     Returns:
         The tokenizer; `</s>` ends every encoded sentence. Without `lowercase` and `normalization`, decoding with
@@ -145,32 +149,53 @@ def train_tokenizer(
     Raises:
         ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts` holds no text.
     """
-    tags = (*tags, MASK) if task == "masked_lm" else tags
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
         special = (
             f"{len(SPECIAL_TOKENS)} special tokens{f' and {len(tags)} more, {chr(32).join(tags)}' if tags else ''}"
         )
         raise ValueError(f"`vocab_size` must be at least {smallest} (256 bytes and {special}), but is {vocab_size}.")
-    backend = _untrained(lowercase, normalization)
+    backend = _untrained(lowercase, normalization, begins_with_a_space=task not in TEXT_TASKS)
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
         raise ValueError("`texts` must hold text to train a tokenizer on, but every one of them is empty.")
     backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
-    _add_tags(backend, tags)
+    backend.add_tokens([AddedToken(tag, **_OF_TAGS, special=False) for tag in tags])
     if backend.get_vocab_size() < vocab_size:
         logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
-    _add_ends(backend, task)
-    return with_transformers_interface(backend, model_max_length, MASK if task == "masked_lm" else None)
+    _settle_task(backend, task)
+    return with_transformers_interface(backend, model_max_length, task)
 
 
-def _add_ends(backend: Tokenizer, task: str) -> None:
-    """Lets a text of the causal language model begin with `<s>`, which it may go on with, and all others end with `</s>`."""
+def _settle_task(backend: Tokenizer, task: str) -> None:
+    """What differs from task to task beside the vocabulary, of which `<mask>` is the last entry.
+
+    A text of the causal language model begins with `<s>`, which it may go on with, and all others end with `</s>`.
+    """
+    if task == "masked_lm" and MASK not in backend.get_vocab():
+        backend.add_special_tokens([_mask_of(backend)])
+    # Each tag by itself is left out: pieces that spell one together are text.
+    tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
+    steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
+    if task != "causal_lm" and _begins_with_a_space(backend):
+        # Of a continuation the first space is part.
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(steps)
     single, pair = ("<s> $A", "<s> $A $B") if task == "causal_lm" else ("$A </s>", "$A </s> $B </s>")
     ends = [(token, SPECIAL_TOKENS.index(token)) for token in ("<s>", "</s>")]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
+
+
+def _begins_with_a_space(backend: Tokenizer) -> bool:
+    steps = (json.loads(backend.to_str())["normalizer"] or {}).get("normalizers", [])
+    return any(step["type"] == "Prepend" for step in steps)
+
+
+def _mask_of(backend: Tokenizer) -> AddedToken:
+    """`<mask>` for the piece of a word with the space before it; the word behind it has its own, which is put there or stays."""
+    return AddedToken(MASK, **{**_OF_TAGS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def for_task(tokenizer: PreTrainedTokenizerFast, task: str) -> PreTrainedTokenizerFast:
@@ -186,25 +211,8 @@ def for_task(tokenizer: PreTrainedTokenizerFast, task: str) -> PreTrainedTokeniz
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    is_masked = task == "masked_lm"
-    if is_masked and MASK not in backend.get_vocab():
-        _add_tags(backend, (MASK,))
-    _add_ends(backend, task)
-    return with_transformers_interface(backend, tokenizer.model_max_length, MASK if is_masked else None)
-
-
-def _add_tags(backend: Tokenizer, tags: tuple[str, ...]) -> None:
-    """Makes a token of each tag: found in the text as it is written, never split, and left out of what is decoded."""
-    # Special tokens are text in a text, and a tag is none: it is not `special`. With the spaces around it a tag separates two
-    # texts, so that a word is encoded as it is without a tag (see word_encoding.py).
-    options: dict[str, Any] = {"lstrip": True, "rstrip": True, "normalized": False, "special": False}
-    if MASK in tags:
-        backend.add_special_tokens([AddedToken(MASK, **options | {"special": True})])
-        return
-    backend.add_tokens([AddedToken(tag, **options) for tag in tags])
-    if tags:
-        # Each token by itself: pieces that spell a tag together are text.
-        backend.decoder = decoders.Sequence([*(decoders.Replace(tag, "") for tag in tags), backend.decoder])
+    _settle_task(backend, task)
+    return with_transformers_interface(backend, tokenizer.model_max_length, task)
 
 
 def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
@@ -260,11 +268,11 @@ def _in_bytes(text: str) -> str:
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
-def _untrained(lowercase: bool, normalization: str | None) -> Tokenizer:
+def _untrained(lowercase: bool, normalization: str | None, begins_with_a_space: bool) -> Tokenizer:
     """A tokenizer with an empty vocabulary.
 
-    It puts a space before the text, and takes it off again on decoding, so that a word is the same piece at the
-    beginning of a sentence and after a space.
+    With a space before the text, which decoding takes off again, a word is the same piece at the beginning of a sentence and
+    after a space.
 
     Raises:
         ValueError: If `normalization` is unknown.
@@ -274,34 +282,36 @@ def _untrained(lowercase: bool, normalization: str | None) -> Tokenizer:
     steps: list[Any] = [_NORMALIZERS[normalization]()] if normalization is not None else []
     steps += [normalizers.Lowercase()] if lowercase else []
     backend = Tokenizer(models.BPE())
-    backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(" ")])
+    steps += [normalizers.Prepend(" ")] if begins_with_a_space else []
+    backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return backend
 
 
 def with_transformers_interface(
-    backend: Tokenizer, model_max_length: int | None, mask: str | None = None
+    backend: Tokenizer, model_max_length: int | None, task: str = "translation"
 ) -> PreTrainedTokenizerFast:
     """A tokenizer as transformers has it.
 
     Args:
         backend: Its special tokens are those of this package.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        mask: The token of a masked model.
+        task: As in `train_tokenizer`.
     """
     bos, pad, eos, unk = SPECIAL_TOKENS
+    is_masked = task == "masked_lm"
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=bos,
         pad_token=pad,
         eos_token=eos,
         unk_token=unk,
-        **({} if mask is None else {"mask_token": AddedToken(mask, lstrip=True, rstrip=True, special=True)}),
-        padding_side="right",
+        **({"mask_token": _mask_of(backend)} if is_masked else {}),
+        # A causal model goes on behind the last token.
+        padding_side="left" if task == "causal_lm" else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         # A "</s>" in a user's text is text, not the end of the sentence; a mask is written into one.
-        split_special_tokens=mask is None,
+        split_special_tokens=not is_masked,
     )

@@ -74,6 +74,17 @@ class VaswaniStackConfig(VaswaniConfig):
         self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
 
+    def validate_architecture(self) -> None:
+        """Check the fields together, as the encoder-decoder's; the stack that there is is named.
+
+        Raises:
+            ValueError: If two fields contradict each other.
+        """
+        try:
+            super().validate_architecture()
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
+
     def to_dict(self) -> dict[str, Any]:
         """The fields of this stack, ready for JSON."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
@@ -251,19 +262,27 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Texts that go on from prompts, as `GenerationMixin.generate` gives them, by our search where nothing is sampled.
 
-        The prompts are `inputs` [B, P] int64, also as `input_ids`, padded on the left, or `inputs_embeds`. `kwargs` are those of
-        `VaswaniForSeq2SeqLM.generate`; where nothing says how many, there are at most 20 new tokens.
+        The prompts are `inputs` [B, P] int64, also as `input_ids`, padded on the left, or `inputs_embeds`, which transformers' own
+        search goes on from. `kwargs` are those of `VaswaniForSeq2SeqLM.generate`; where nothing says how many, there are at most 20
+        new tokens, and with learned positions no more than these have room for.
 
         Raises:
             ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
         """
-        for name in ("ensemble", "must_contain", "coverage_penalty"):
+        for name in ("ensemble", "must_contain"):
             if kwargs.get(name):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
-        if kwargs.get("inputs_embeds") is not None:
-            # A path of our search is one of tokens, of which there are none yet.
-            return GenerationMixin.generate(self, inputs, *args, **kwargs)
         return super().generate(inputs, *args, **kwargs)
+
+    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, ensemble=None, must_contain=None):
+        if model_kwargs.get("inputs_embeds") is None:
+            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments)
+        # A path of our search is one of tokens, of which there are none yet.
+        if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
+            raise ValueError(
+                '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.'
+            )
+        return GenerationMixin.generate(self, source, config, **arguments, **model_kwargs)
 
     def _complete_masks(self, source, config, model_kwargs) -> None:
         if model_kwargs.get("attention_mask") is None and (mask := self._infer_prompt_mask(source)) is not None:
@@ -275,16 +294,21 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def _limit_lengths(self, source, config, model_kwargs) -> Any:
         tensors = (source, model_kwargs.get("inputs_embeds"))
         prompt_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
+        if prompt_length == 0:
+            raise ValueError("`input_ids` must have a token, such as `<s>`, to go on from, but is empty.")
+        if penalty := getattr(config, "coverage_penalty", None):
+            raise ValueError(f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}.")
         is_learned = self.config.position_embedding == "learned"
-        # The last token is never read.
+        # No position lies behind the last one, and the last token is never read.
         most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
-        longest = tokens_at_most(config, prompt_length)
+        most = min(most, tokens_at_most(config, prompt_length) or most)
         if config.max_length is None and config.max_new_tokens is None:
-            config.max_new_tokens = min(most, longest or _NEW_TOKENS)
-        elif longest is not None and config.max_new_tokens is not None:
-            config.max_new_tokens = min(most, longest, config.max_new_tokens)
-        elif longest is not None:
-            config.max_length = min(config.max_length, prompt_length + min(longest, most))
+            has_limit = tokens_at_most(config, prompt_length) is not None
+            config.max_new_tokens = most if has_limit else min(most, _NEW_TOKENS)
+        elif config.max_new_tokens is not None:
+            config.max_new_tokens = min(most, config.max_new_tokens)
+        else:
+            config.max_length = min(config.max_length, prompt_length + most)
         return None
 
     def _encode(self, source, config, model_kwargs) -> None:

@@ -43,7 +43,7 @@ def recorded_recipe(path: Path) -> Recipe | None:
         ValueError: If it is no recipe.
     """
     try:
-        return load_recipe(path) if path.is_file() else None
+        return load_recipe(path, is_record=True) if path.is_file() else None
     except ValueError as error:
         raise ValueError(f"The record '{path}' cannot be used: {error}") from error
 
@@ -57,7 +57,7 @@ def published_yaml(path: str | Path) -> str:
     Raises:
         ValueError: If it is no recipe, or there is none.
     """
-    recipe = published_recipe(recorded_recipe(Path(path)) or load_recipe(path))
+    recipe = published_recipe(recorded_recipe(Path(path)) or load_recipe(path, is_record=True))
     recorded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     return yaml.safe_dump(_restricted(dataclasses.asdict(recipe), recorded), sort_keys=False, allow_unicode=True)
 

@@ -165,8 +165,9 @@ def _check_publishing(publishing: PublishingSection) -> None:
 def _check_batches(data: DataSection, training: TrainingSection, tokenizer: TokenizerSection) -> None:
     for key in ("source_tokens_per_batch", "target_tokens_per_batch"):
         if getattr(training, key) < data.max_length:
+            name = "text_tokens_per_batch" if data.is_text else key
             raise ValueError(
-                f"`training.{key}` must hold a sentence of `data.max_length` = {data.max_length} tokens, but is "
+                f"`training.{name}` must hold a sentence of `data.max_length` = {data.max_length} tokens, but is "
                 f"{getattr(training, key)}."
             )
     if data.streaming and (training.dataloader_num_workers or training.num_train_epochs or tokenizer.bpe_dropout):
@@ -189,6 +190,10 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
         other = "numbers" if data.corpus == "trees" else "trees"
         raise ValueError(
             f"`data.corpus: {data.corpus}` is not for `task: {recipe.task}`; it may be {other} there, or null with files of your own."
+        )
+    if data.dataset is None and data.text_column != DataSection.text_column:
+        raise ValueError(
+            f"`data.text_column` is for a `data.dataset`, but is {data.text_column!r} without one; leave it out."
         )
     *names, last = [f"`data.{name}`" for name in kinds]
     last += " with `data.train_target`" if "train_source" in kinds else ""

@@ -39,13 +39,16 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_recipe(path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True) -> Recipe:
+def load_recipe(
+    path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
+) -> Recipe:
     """A recipe from a file, over the one that it extends, with keys of the command line over both.
 
     Args:
         path (str or Path): A YAML file; its key `extends`, if it has one, names another one, relative to this one.
         overrides (list, optional): `["--key", "value", …]`; a key is `section.key`, or the key alone.
         needs_data (bool): It must say what it is trained on.
+        is_record (bool): A run has recorded it; some versions recorded the keys of all tasks, at their defaults.
 
     Returns:
         Recipe: Checked: every key known, every value of its type, the keys together possible.
@@ -57,7 +60,8 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None, *, needs_d
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
     recipe = settle_task(_build(Recipe, content, ""))
-    refuse_keys_of_other_tasks(recipe.task, flat(content))
+    if not is_record:
+        refuse_keys_of_other_tasks(recipe.task, flat(content))
     check_recipe(recipe, needs_data=needs_data)
     return recipe
 

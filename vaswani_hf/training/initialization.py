@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ..checkpoint.files import recipe_file
 from ..checkpoint.kinds import KINDS, TRANSLATION
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.tokenizers import direction_tag, load_tokenizers, save_tokenizers, tags_of
+from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers, save_tokenizers, tags_of
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK, for_task
 from ..model.configuration_vaswani import nearest_name
@@ -92,8 +92,9 @@ def _bases_of(recipe: Recipe) -> dict[str, _Base]:
     given = recipe.model["init_from"]
     stacks = _STACKS_OF_TASKS[recipe.task]
     if isinstance(given, dict) and given.keys() - set(stacks):
+        parts = " or ".join(f"`{stack}`" for stack in stacks)
         raise ValueError(
-            f"`model.init_from` must name a model for {' or '.join(stacks)}, the parts of the model of `task: {recipe.task}`, but "
+            f"`model.init_from` must name a model for {parts} in a recipe of `task: {recipe.task}`, whose model has no other part, but "
             f"is {given!r}."
         )
     names = given if isinstance(given, dict) else dict.fromkeys(stacks, given)
@@ -168,7 +169,7 @@ def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
 def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
     path = recipe_file(base.folder)
     try:
-        found = _with_terms(data, load_recipe(path, needs_data=False)) if path else data
+        found = _with_terms(data, load_recipe(path, needs_data=False, is_record=True)) if path else data
     except ValueError:
         return data
     if found.license != data.license:
@@ -216,6 +217,14 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         ValueError: If the recipe asks for others.
     """
     source, target = _tokenizers_for(task, folder, name)
+    if is_tree_tokenizer(target) != (task == "parsing"):
+        words = (
+            "has no vocabulary of trees" if task == "parsing" else "is a parser, whose target vocabulary is of trees"
+        )
+        raise ValueError(
+            f"'{name}', which `model.init_from` begins with, {words}, and cannot lend its tokenizers to a recipe of `task: {task}`; "
+            "train new ones with `tokenizer.keep: false`."
+        )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
@@ -225,6 +234,9 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
     }
+    if task == "parsing":
+        # The symbols of trees are as many as there are.
+        del found["target_vocab_size"]
     # One task adds `<mask>` to them, and the others have no use for it.
     own = load_tokenizers(folder, name)[0].get_vocab()
     sizes = {("vocab_size", len(vocabulary)) for vocabulary in (own, _without_mask(own))}
@@ -258,8 +270,10 @@ def _tokenizers_for(task: str, folder: Path, name: str) -> tuple[PreTrainedToken
         # The decoder's words are those of the target.
         source = target
     if task in TEXT_TASKS:
-        one = for_task(source, task)
+        one = source if is_tree_tokenizer(source) else for_task(source, task)
         return one, one
+    if task == "parsing":
+        return source, target
     both = for_task(source, task)
     return both, both if target is source else for_task(target, task)
 
@@ -315,7 +329,9 @@ def begin_with_base(model: PreTrainedModel, recipe: Recipe, corpus: Corpus) -> s
     names = " and ".join(f"'{name}'" for name in loaded)
     parts = "" if len(words) == len(_STACKS_OF_TASKS[recipe.task]) else f" in the {words[0][3]}"
     verb = "knows" if len(loaded) == 1 else "know"
-    return f"begins with the weights of {names}{parts}, which {verb} {known:.1%} of the pieces"
+    is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
+    shared = f"; the embedding that encoder and decoder share is that of '{words[-1][0]}'" if is_shared else ""
+    return f"begins with the weights of {names}{parts}, which {verb} {known:.1%} of the pieces{shared}"
 
 
 def stack_of(model: PreTrainedModel, stack: str) -> Any:

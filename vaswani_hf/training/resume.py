@@ -36,7 +36,7 @@ def earlier_recipe(folder: Path) -> Recipe | None:
         Recipe: None where there is none.
     """
     path = folder / RECIPE_FILE
-    return load_recipe(path) if path.is_file() else None
+    return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
@@ -207,7 +207,8 @@ def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
         {"training.max_steps", "training.num_train_epochs"} if recipe.training.lr_scheduler_type == "cosine" else set()
     )
     free = {*FREE_TO_CHANGE} - ends
-    for key in sorted(now.keys() | before.keys()):
+    # Another task has other keys everywhere.
+    for key in ["task", *sorted(now.keys() | before.keys())]:
         fixed = key not in free and key.split(".")[0] not in FREE_SECTIONS
         if fixed and now.get(key) != before.get(key):
             raise ValueError(

@@ -157,7 +157,7 @@ def _license(data: DataSection, teachers: list[Path]) -> str | None:
     stated = [data_license(data)]
     for path in map(recipe_file, teachers):
         try:
-            recipe = load_recipe(path) if path else None
+            recipe = load_recipe(path, is_record=True) if path else None
         except ValueError:
             recipe = None
         of_model, of_data = (recipe.publishing.license, data_license(recipe.data)) if recipe else (None, None)
