@@ -83,7 +83,7 @@ def test_both_sides_have_the_size_of_the_text(load, tmp_path):
         (["--text_tokens_per_batch", "0"], "`training.text_tokens_per_batch` must be positive, but is 0."),
         (
             ["--text_tokens_per_batch", "5"],
-            "`training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 128 tokens, but is 5.",
+            "`training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 256 tokens, but is 5.",
         ),
         (
             ["--text_column", "body"],
@@ -117,6 +117,6 @@ def test_a_record_with_the_keys_of_all_tasks_is_read(load, tmp_path):
     path.write_text(yaml.safe_dump(dataclasses.asdict(recipe)), encoding="utf-8")
     assert load_recipe(path, is_record=True) == recipe
     with pytest.raises(
-        ValueError, match="^`data.trees_train_size` belongs to `task: parsing`, but is 20000 in a recipe"
+        ValueError, match="^`data.both_directions` belongs to `task: translation`, but is False in a recipe"
     ):
         load_recipe(path)

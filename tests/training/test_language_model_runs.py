@@ -84,7 +84,7 @@ def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
         prompts = tokenizer(["five =", "twenty-one = ein"], padding=True, return_tensors="pt")
         together = tokenizer.decode(model.generate(**prompts, max_new_tokens=4), skip_special_tokens=True)
         for prompt, whole in zip(["five =", "twenty-one = ein"], together, strict=True):
-            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4)[0] == {
+            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4, do_sample=False)[0] == {
                 "generated_text": whole
             }
     else:
@@ -199,7 +199,7 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
     assert f"; the embedding that encoder and decoder share is that of '{trained['causal_lm']}'" in printed
     if keep:
         # The two were made by themselves of the same text; `<mask>` alone is in one of them only.
-        assert "which know 100.0% of the pieces" in printed
+        assert "which know 99.8% of the pieces" in printed
         assert torch.equal(
             found["model.shared.weight"][:300], weights(trained["causal_lm"])["model.embed_tokens.weight"]
         )
