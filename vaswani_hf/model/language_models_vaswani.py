@@ -301,10 +301,10 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         is_learned = self.config.position_embedding == "learned"
         # No position lies behind the last one, and the last token is never read.
         most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
-        most = min(most, tokens_at_most(config, prompt_length) or most)
+        limit = tokens_at_most(config, prompt_length)
+        most = min(most, limit or most)
         if config.max_length is None and config.max_new_tokens is None:
-            has_limit = tokens_at_most(config, prompt_length) is not None
-            config.max_new_tokens = most if has_limit else min(most, _NEW_TOKENS)
+            config.max_new_tokens = most if limit else min(most, _NEW_TOKENS)
         elif config.max_new_tokens is not None:
             config.max_new_tokens = min(most, config.max_new_tokens)
         else:
