@@ -429,6 +429,10 @@ def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, va
         monkeypatch.setattr(constants, name, value)
         code, out, sentence = vaswani("translate", "checkpoints/numbrs", "--text", "der Hund")
         assert (code, out) == (1, "") and sentence.startswith(no_folder + way)
+        recipe = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
+        code, out, sentence = vaswani("train", recipe, "--init_from", "checkpoints/numbrs")
+        named = no_folder.replace("numbrs'", "numbrs', which `model.init_from` names,")
+        assert (code, out) == (1, "") and sentence.startswith(named + way)
 
 
 # Reading.

@@ -53,7 +53,8 @@ def checkpoint_folder(
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
         # It may have been meant for a folder.
-        raise HubError(f"There is no folder '{name}' here{_nearest_folder(Path(name))}, and {error}") from error
+        named = "" if option == "model" else f", which `{option}` names,"
+        raise HubError(f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}") from error
     refuse_changed_files(Path(folder), repo_id, files)
     return Path(folder)
 
