@@ -44,6 +44,7 @@ FIELDS = {
 # They act in training only, are other names of a class, or say what is given back.
 WITHOUT_EFFECT = """
     dropout attention_dropout activation_dropout label_smoothing label_smoothing_form use_cache is_encoder_decoder
+    initializer_range
     bos_token_id eos_token_id decoder_start_token_id
 """.split()
 
