@@ -140,6 +140,11 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
         ({}, ["{checkpoint}", "--trees", "none.mrg"], "A treebank must be an existing file, but none.mrg is none."),
         (
             {"gold": "(S (NN a))"},
+            ["none.txt", "--trees", "{gold}"],
+            "`model` must be a parser or a file of finished trees, but there is no 'none.txt' here; check its name.",
+        ),
+        (
+            {"gold": "(S (NN a))"},
             ["--trees", "{gold}"],
             "`vaswani evaluate --trees` needs a model, or a file of finished trees.",
         ),

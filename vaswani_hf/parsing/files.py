@@ -57,6 +57,10 @@ class TreeEvaluationJob:
     def __post_init__(self):
         if self.model is None:
             raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
+        if "/" not in self.model and not Path(self.model).exists():
+            raise ValueError(
+                f"`model` must be a parser or a file of finished trees, but there is no '{self.model}' here; check its name."
+            )
         if self.is_finished and self.output is not None:
             raise ValueError(
                 f"`--output` is for the trees of a model, but {self.model} is a file of trees; leave it out."
