@@ -32,11 +32,8 @@ parsing: install
 	$(BIN)/python scripts/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
-# The client moves large files in two ways: the tests that move some run in the older one (LFS), then all tests in the
-# usual one (xet). The first are few: to start more processes would take longer than they do.
 test: install
-	HF_HUB_DISABLE_XET=1 $(BIN)/python -m pytest -m transfer
-	env -u HF_HUB_DISABLE_XET $(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS)
 
 # The oldest versions that pyproject.toml allows, in an environment of their own: recipes from text to a scored checkpoint,
 # killed, damaged and resumed, and the private names.
