@@ -31,6 +31,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
 from .memory import mapped_files
+from .word_encoding import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
@@ -189,8 +190,7 @@ def _settle_task(backend: Tokenizer, task: str) -> None:
 
 
 def _begins_with_a_space(backend: Tokenizer) -> bool:
-    steps = (json.loads(backend.to_str())["normalizer"] or {}).get("normalizers", [])
-    return any(step["type"] == "Prepend" for step in steps)
+    return begins_with_a_space(json.loads(backend.to_str())["normalizer"])
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:

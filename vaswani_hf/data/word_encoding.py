@@ -68,7 +68,7 @@ class TextEncoder:
         parts = json.loads(tokenizer.text)
         self._goes_by_words = (
             tokenizer.split_special_tokens
-            and _begins_with_a_space(parts["normalizer"])
+            and begins_with_a_space(parts["normalizer"])
             and _splits_before_spaces(parts["pre_tokenizer"])
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
@@ -143,8 +143,12 @@ class TextEncoder:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)]
 
 
-def _begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """True if a normalizer puts a space before the text, and changes nothing else across a space."""
+def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
+    """True if a normalizer puts a space before the text, and changes nothing else across a space.
+
+    Args:
+        normalizer: As the tokenizer's JSON has it.
+    """
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)

@@ -23,8 +23,7 @@ from .tasks import check_task
 
 _AT_LEAST_ONE = """
     data.numbers_train_size data.trees_train_size data.max_length data.num_proc tokenizer.vocab_size training.max_steps
-    training.num_train_epochs training.source_tokens_per_batch training.target_tokens_per_batch
-    training.text_tokens_per_batch
+    training.num_train_epochs training.text_tokens_per_batch training.source_tokens_per_batch training.target_tokens_per_batch
     training.gradient_accumulation_steps training.warmup_steps training.logging_steps training.eval_steps
     training.save_steps training.save_total_limit training.early_stopping_patience decoding.num_beams
     decoding.max_length evaluation.tokens_per_batch
@@ -49,8 +48,9 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
     Raises:
         ValueError: If a number is out of its range, keys contradict each other, or the data does not allow the licence.
     """
-    check_task(recipe)
+    # What is written for both sides of a text is checked by the name that it was given as.
     _check_numbers(recipe.values())
+    check_task(recipe)
     _check_training(recipe.training)
     _check_optimizer(recipe.training)
     _check_regularization(recipe)

@@ -85,10 +85,7 @@ def check_task(recipe: Recipe) -> None:
 
 def _check_text_batches(recipe: Recipe) -> None:
     training = recipe.training
-    given = training.text_tokens_per_batch
-    if given is not None and given < 1:
-        raise ValueError(f"`training.text_tokens_per_batch` must be positive, but is {given}.")
-    wanted = given or TrainingSection.source_tokens_per_batch
+    wanted = training.text_tokens_per_batch or TrainingSection.source_tokens_per_batch
     for key in ("source_tokens_per_batch", "target_tokens_per_batch"):
         if recipe.task in TEXT_TASKS and getattr(training, key) != wanted:
             raise ValueError(
