@@ -8,7 +8,6 @@ import os
 import pkgutil
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +20,12 @@ import torch
 import torch.distributed as dist
 
 import vaswani_hf.data.corpus
+import vaswani_hf.training.run
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
 
+# How long a process waits for another, and half as long as a test waits for a run: a busy machine is slow.
+PATIENCE = timedelta(seconds=90)
 # What Python reports before it changes a file or folder.
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chmod", "os.truncate"}
 
@@ -127,12 +129,20 @@ def _be_stuck(owner, name, folder):
 
 
 class Life(NamedTuple):
-    """The processes of a run from a start to an end, and where they write what they say."""
+    """The processes of a run from a start to an end, where they write what they say, and the store in which they meet.
+
+    The store is the tests' own, as torchrun's is: it has a port that nobody else can take, and no death takes it along.
+    """
 
     processes: list
     outputs: list[Path]
+    store: dist.TCPStore
 
-    def wait(self, seconds: float = 60) -> list[int]:
+    def wait_for_start(self) -> None:
+        """Returns when every process has its groups: one that is killed before it has met the others leaves them waiting."""
+        self.store.wait([f"begun {rank}" for rank in range(len(self.processes))], PATIENCE)
+
+    def wait(self, seconds: float = 2 * PATIENCE.total_seconds()) -> list[int]:
         """The exit codes, -9 of a process that was killed."""
         end = time.monotonic() + seconds
         for process in self.processes:
@@ -167,18 +177,17 @@ def live(recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment
     """Starts `vaswani train RECIPE --output_dir FOLDER --resume true` in processes that a server forks."""
     context = forking_server()
     words = ["train", str(recipe), f"--output_dir={folder}", "--resume=true", *overrides]
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     outputs = [folder.with_suffix(f".said-{rank}") for rank in range(processes)]
     for output in outputs:
         output.unlink(missing_ok=True)
     started = []
     for rank, output in enumerate(outputs):
         mine = moment if moment and moment.rank in (rank, None) else None
-        arguments = (words, folder, output, rank, processes, port, mine)
+        arguments = (words, folder, output, rank, processes, store.port, mine)
         started.append(context.Process(target=_live, args=arguments))
         started[-1].start()
-    return Life(started, outputs)
+    return Life(started, outputs, store)
 
 
 def _live(words, folder, output, rank, count, port, moment):
@@ -188,10 +197,22 @@ def _live(words, folder, output, rank, count, port, moment):
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(descriptor, "wb", 0), write_through=True)
+    store = dist.TCPStore("localhost", port, timeout=PATIENCE)
     if count > 1:
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
         os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT=str(port))
-        dist.init_process_group("gloo", rank=rank, world_size=count, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    _announce(store, rank)
     if moment:
         moment.arrange(str(folder))
     sys.exit(main(words))
+
+
+def _announce(store, rank):
+    before = vaswani_hf.training.run._train
+
+    def train(*args):
+        store.set(f"begun {rank}", "")
+        return before(*args)
+
+    vaswani_hf.training.run._train = train

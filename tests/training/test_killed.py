@@ -115,6 +115,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(whole
         is_moment = isinstance(moment, Moment)
         life = live(recipe, folder, *keys, processes=processes, moment=moment if is_moment else None)
         if not is_moment:
+            life.wait_for_start()
             time.sleep(moment)
             choice.choice(life.processes).kill()
         codes = life.wait()
