@@ -9,9 +9,10 @@ Run `python scripts/ablation.py LIST.yaml OUTPUT [--key value …]`. The list na
       simcut: {simcut_alpha: 3}
       further: {init_from: simcut, learning_rate: 0.001}     # begins with the model of an earlier run of the list
 
-Each run is in OUTPUT/NAME; keys of the command line hold for all runs. The same command goes on where an earlier one ended,
-in the middle of a run too. What a run is scored on is the validation split, with the recipe's search: no choice is made on a
-test split, and none is read. Table and picture are written after each run, to OUTPUT/LIST.md and OUTPUT/LIST.png.
+Each run is in OUTPUT/NAME; keys of the command line hold for all runs, in the place of those of `all`. The same command goes on
+where an earlier one ended, in the middle of a run too. What a run is scored on is the validation split, with the recipe's
+search: no choice is made on a test split, and none is read. Table and picture are written after each run, to OUTPUT/LIST.md and
+OUTPUT/LIST.png.
 """
 
 import argparse
@@ -58,13 +59,15 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
     content = _list(path)
     if output.exists() and not output.is_dir():
         raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
+    given = {word.partition("=")[0] for word in overrides}
+    for_all = {key: value for key, value in content["all"].items() if f"--{key}" not in given}
     recipes: dict[str, Recipe] = {}
     for name, keys in content["runs"].items():
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name) or not isinstance(keys, dict):
             raise ValueError(
                 f"A run in '{path}' must have a name for its folder, as text, and a mapping of keys, but has {name!r}: {keys!r}."
             )
-        words = [word for key, value in (content["all"] | keys).items() for word in (f"--{key}", _word(value))]
+        words = [word for key, value in (for_all | keys).items() for word in (f"--{key}", _word(value))]
         place = ["--output_dir", str(output / name), "--resume", "true"]
         try:
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])

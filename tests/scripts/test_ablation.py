@@ -144,6 +144,17 @@ def test_a_list_that_cannot_be_is_refused_before_anything_is_trained(
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_command_line_takes_the_place_of_what_holds_for_all_and_not_of_what_a_run_tries(
+    ablation, words, folder, tmp_path
+):
+    path = folder / "two.yaml"
+    path.write_text("recipe: recipe.yaml\nall: {seed: 3, max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}")
+    recipes = ablation.planned_runs(path, tmp_path / "runs", [*words[2:], "--seed", "4", "--max_steps=6"])
+    assert [(recipe.seed, recipe.training.max_steps) for recipe in recipes.values()] == [(4, 6), (4, 6)]
+    with pytest.raises(ValueError, match="The run `dropout` in .*`--dropout` is given twice; keep one of them"):
+        ablation.planned_runs(path, tmp_path / "runs", [*words[2:], "--dropout", "0.1"])
+
+
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):
     assert ablation.main([words[0], str(tmp_path / "runs"), *words[2:6]]) == 1
     assert (
