@@ -255,7 +255,7 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
     ended = {name: result for name, result in results.items() if not isinstance(result, str)}
     if not ended:
         return
-    figure = Figure(figsize=(11, 2.5 + 0.25 * len(ended)), layout="constrained")
+    figure = Figure(figsize=(13, 2.5 + 0.25 * len(ended)), layout="constrained")
     left, right = figure.subplots(1, 2)
     styles = [(f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]) for number in range(len(ended))]
     for (name, result), (color, style) in zip(ended.items(), styles, strict=True):
@@ -275,7 +275,10 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
     left.invert_yaxis()
     left.set_xlabel("validation BLEU of the final weights (the axis need not begin at 0)")
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
-    right.legend(fontsize="small")
+    for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
+        axis_format("{x:.3g}")
+    # Beside the curves, which many runs leave no room between.
+    right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)
 
 
