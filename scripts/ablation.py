@@ -27,10 +27,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.files import METRICS_FILE, RESULTS_FILE, write_whole
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.recipe.loading import read_mapping
-from vaswani_hf.recipe.published import is_on_hub
+from vaswani_hf.recipe.published import bases, is_on_hub
+from vaswani_hf.recipe.schema import MODEL_FIELDS
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.hardware import settled
@@ -106,16 +108,29 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
     Raises:
         ValueError: If that one comes later, or there is no such model.
     """
-    base = recipe.model.get("init_from")
+    given = recipe.model.get("init_from")
+    places = {base: _place_of(base, names, earlier, output) for base in bases(recipe) if base is not None}
+    if not places:
+        return recipe
+    begun = {part: places[base] for part, base in given.items()} if isinstance(given, dict) else places[str(given)]
+    return replace(recipe, model=recipe.model | {"init_from": begun})
+
+
+def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
+    """Where a model lies that a run begins with.
+
+    Raises:
+        ValueError: If it is a run of the list that comes later, or there is no such model.
+    """
     if base in names and base not in earlier:
         raise ValueError(f"`init_from: {base}` is a run that comes later in the list, or this one; put it before.")
     if base in names:
-        return replace(recipe, model=recipe.model | {"init_from": str(output / base)})
-    if base is not None and not Path(base).is_dir() and not is_on_hub(base):
+        return str(output / base)
+    if not Path(base).is_dir() and not is_on_hub(base):
         raise ValueError(
             f"`init_from: {base}` must be a run of the list, a checkpoint folder or user/name on the Hub."
         )
-    return recipe
+    return base
 
 
 def _word(value: Any) -> str:
@@ -124,6 +139,10 @@ def _word(value: Any) -> str:
 
 def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
+    if recipe.task != "translation":
+        raise ValueError(
+            f"runs are compared by BLEU, which `task: {recipe.task}` has none of; list recipes of translation."
+        )
     if not data.files("validation") and (data.dataset is None or data.validation_split is None):
         raise ValueError(
             "`data.validation_source` and `data.validation_target`, which runs are compared by, must be given, but are not (nor "
@@ -180,19 +199,27 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     Returns:
         str: Keys with values; empty for the first one itself.
     """
-    values, others = (
-        entry.values() | {f"model.{key}": value for key, value in entry.model.items()} for entry in (recipe, first)
-    )
-    values.pop("model", None)
+    values, others = _with_defaults(recipe), _with_defaults(first)
     changed = {
-        key: value for key, value in values.items() if value != others.get(key) and not key.startswith(_OF_THE_PLACE)
+        key: Path(value).name if value and key.startswith("model.init_from") else value
+        for key, value in values.items()
+        if value != others.get(key) and not key.startswith(_OF_THE_PLACE)
     }
-    if "model.init_from" in changed:
-        changed["model.init_from"] = Path(changed["model.init_from"]).name
     last = [key.rpartition(".")[2] for key in changed]
     # `lowercase` is a key of two sections.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
-    return ", ".join(f"{name} {value}" for name, value in zip(names, changed.values(), strict=True))
+    words = ["null" if value is None else value for value in changed.values()]
+    return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
+
+
+def _with_defaults(recipe: Recipe) -> dict[str, Any]:
+    """The values of a recipe by their keys, those of the model that it leaves out too."""
+    values = recipe.values()
+    if recipe.model.get("init_from") is not None:
+        # The other model decides them.
+        return values
+    fields = {"model.init_from": None} | {f"model.{key}": getattr(VaswaniConfig, key) for key in MODEL_FIELDS}
+    return values | {key: value for key, value in fields.items() if key not in values}
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:

@@ -223,6 +223,47 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
         (["--max_steps", "abc"], "`training.max_steps` must be an integer or null, but is 'abc'."),
         (["--max_steps", "1.5"], "`training.max_steps` must be an integer or null, but is 1.5."),
         (["--max_steps", "-3"], "`training.max_steps` must be positive, but is -3."),
+        (["--max_steps", "[1"], "`--max_steps` must be a value of YAML, but is '[1'; close its brackets and quotes."),
+        (
+            ["--frozen", "[encoder"],
+            "`--frozen` must be a value of YAML, but is '[encoder'; close its brackets and quotes.",
+        ),
+        (
+            ["--train_weights", "1,{2"],
+            "`--train_weights` must be a value of YAML, but is '{2'; close its brackets and quotes.",
+        ),
+        (
+            ["--max_steps", "null", "--num_train_epochs", ".inf"],
+            "`training.num_train_epochs` must be finite, but is inf; how long a run is decides its schedule.",
+        ),
+        (
+            ["--max_steps", "null", "--num_train_epochs", ".nan"],
+            "`training.num_train_epochs` must be positive, but is nan.",
+        ),
+        (
+            ["--corpus", "null", "--train_pairs", "a.jsonl", "--early_stopping_patience", "2"],
+            "`training.early_stopping_patience: 2` needs a validation split, but there is none; give `data.validation_source` with "
+            "`data.validation_target`, or leave the patience out.",
+        ),
+        (
+            [
+                "--corpus",
+                "null",
+                "--dataset",
+                "user/name",
+                "--validation_split",
+                "null",
+                "--early_stopping_patience",
+                "2",
+            ],
+            "`training.early_stopping_patience: 2` needs a validation split, but there is none; give `data.validation_split`, or "
+            "leave the patience out.",
+        ),
+        (
+            ["--corpus", "null", "--train_pairs", "a.jsonl", "--target_language", "en"],
+            "`data.train_pairs` has the sides of a pair by the names of the languages, but `data.source_language` and "
+            "`data.target_language` are both 'en'; name its two columns.",
+        ),
         (["--max_steps", "true"], "`training.max_steps` must be an integer or null, but is True."),
         (["--bf16", "1"], "`training.bf16` must be true or false, but is 1."),
         (["--d_model", "-4"], "`d_model` must be a positive integer, but is -4."),
@@ -561,6 +602,10 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
             {"recipe": "extends: rows/b.yaml\n", "rows__b": "extends: ../recipe.yaml\n"},
             "`extends: ../recipe.yaml` in '{0}/rows/b.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' "
             "extends '{0}/rows/../recipe.yaml'; leave one of them out.",
+        ),
+        (
+            {"recipe": "extends: b.yaml\ntraining: {max_steps: 3}\n", "b": "training: [1]\n"},
+            "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1].",
         ),
         (
             {"recipe": "extends: [a.yaml]\n"},

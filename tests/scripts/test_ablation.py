@@ -130,6 +130,10 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
         ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run of the list"),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}", "The run `a` in '{}': `--simcut_alfa` is no key"),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "two kinds of a second pass"),
+        (
+            "recipe: texts.yaml\nruns: {a: {}}",
+            "runs are compared by BLEU, which `task: causal_lm` has none of; list recipes of translation.",
+        ),
         ("recipe: missing.yaml\nruns: {a: {}}", "missing.yaml' cannot be read"),
     ],
 )
@@ -138,7 +142,11 @@ def test_a_list_that_cannot_be_is_refused_before_anything_is_trained(
 ):
     path = folder / "bad.yaml"
     path.write_text(content)
-    assert ablation.main([str(path), str(tmp_path / "runs"), *words[2:]]) == 1
+    (folder / "texts.yaml").write_text(
+        "output_dir: x\ntask: causal_lm\ndata: {language: en, corpus: numbers}\ntraining: {max_steps: 2}\n"
+    )
+    given = words[2:] if "texts" not in content else []
+    assert ablation.main([str(path), str(tmp_path / "runs"), *given]) == 1
     said = capsys.readouterr().err
     assert sentence.replace("{}", str(path)) in said and said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
@@ -153,6 +161,29 @@ def test_the_command_line_takes_the_place_of_what_holds_for_all_and_not_of_what_
     assert [(recipe.seed, recipe.training.max_steps) for recipe in recipes.values()] == [(4, 6), (4, 6)]
     with pytest.raises(ValueError, match="The run `dropout` in .*`--dropout` is given twice; keep one of them"):
         ablation.planned_runs(path, tmp_path / "runs", [*words[2:], "--dropout", "0.1"])
+
+
+def test_a_first_run_of_another_shape_or_beginning_is_told_from_the_others(ablation, words, folder, tmp_path):
+    (folder / "base").mkdir()
+    path = folder / "shapes.yaml"
+    path.write_text(
+        f"recipe: recipe.yaml\nruns: {{wide: {{d_k: 16, init_from: {folder / 'base'}}}, plain: {{}}, deep: {{d_v: 4}}}}"
+    )
+    recipes = ablation.planned_runs(path, tmp_path / "runs", words[2:])
+    said = [ablation.changes(recipe, recipes["wide"]) for recipe in recipes.values()]
+    assert said[0] == ""
+    assert set(said[1].split(", ")) >= {"d_k null", "init_from null"}
+    assert set(said[2].split(", ")) >= {"d_k null", "d_v 4", "init_from null"}
+
+
+def test_parts_of_other_models_are_begun_with(ablation, words, folder, tmp_path):
+    (folder / "part").mkdir()
+    text = RECIPE.replace("model: {", f"model: {{init_from: {{encoder: {folder / 'part'}}}, ")
+    (folder / "parts.yaml").write_text(text)
+    path = folder / "of_parts.yaml"
+    path.write_text("recipe: parts.yaml\nruns: {plain: {}}")
+    recipe = ablation.planned_runs(path, tmp_path / "runs", words[2:])["plain"]
+    assert recipe.model["init_from"] == {"encoder": str(folder / "part")}
 
 
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):

@@ -80,8 +80,35 @@ def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_
     keys = (f"--init_from={tmp_path / 'moved' / 'base'}", "--dropout=0.3")
     assert same(weights(run("part", *keys, "--resume=true")), weights(whole))
     assert load_recipe(tmp_path / "part" / "recipe.yaml").model["init_from"] == str(base)
+    with pytest.raises(
+        ValueError, match=r"^`model.init_from` is None, but the run in '.*' that is to be resumed has 'base'"
+    ):
+        run("part", "--dropout=0.3", "--resume=true")
     with pytest.raises(ValueError, match=r"^`model.init_from` must be a checkpoint folder"):
         run("part", f"--init_from={tmp_path / 'another'}", "--resume=true")
+
+
+def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_now(run, finished, tmp_path):
+    base = shutil.copytree(finished, tmp_path / "base", ignore=shutil.ignore_patterns("checkpoint-*"))
+    folder = run("next", f"--init_from={base}", *AT_REST)
+    for path in [*folder.glob("checkpoint-*"), folder / "model.safetensors"]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "moved").mkdir()
+    moved = base.rename(tmp_path / "moved" / "base")
+    run("next", f"--init_from={moved}", *AT_REST, "--resume=true")
+    assert same(weights(folder), weights(finished))
+    assert load_recipe(folder / "recipe.yaml").model["init_from"] == str(moved)
+
+
+def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(run):
+    keys = ("--vocab_size=400", "--numbers_train_size=2", *AT_REST)
+    base = run("base", *keys)
+    pieces = len(load_tokenizers(base)[0])
+    assert pieces < 400
+    folder = run("next", f"--init_from={base}", *keys)
+    assert (folder / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
+    with pytest.raises(ValueError, match=f"^`tokenizer.vocab_size` is 401, but the tokenizers of .* have {pieces}; "):
+        run("other", f"--init_from={base}", *keys[1:], "--vocab_size=401")
 
 
 def test_frozen_parts_stay_and_the_others_learn(run, finished):

@@ -11,6 +11,7 @@ from tiny_runs import metrics, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.optimizer import Muon, muon_and_adamw
@@ -165,6 +166,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ("best", [folder, "--best=2"], best("eval_loss"), averages),
         ("best raw", [folder, "--best=2", "--raw"], best("eval_raw_loss"), "model.safetensors"),
         ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], averages),
+        ("with the end", [checkpoints[0], folder], [checkpoints[0], folder], [averages, "model.safetensors"]),
     ):
         code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
         assert code == 0
@@ -172,6 +174,13 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
         assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found), name
     assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
+    (checkpoints[0] / averages).unlink()
+    (checkpoints[0] / "manifest.json").unlink()
+    code, _, said = vaswani("average", *checkpoints[:2], f"--output={tmp_path / 'mixed'}")
+    assert code == 1
+    assert said == (
+        f"'{checkpoints[0]}' has no {averages}, but '{checkpoints[1]}' has; leave it out, or give `--raw` for the weights themselves."
+    )
     # The record of the run is that of the average, whose card says its languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
     assert "from `en` to `de`" in model_card(tmp_path / "last", "user/name").content
@@ -183,7 +192,12 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         (["{run}", "--last=9"], "'{run}' must hold 9 numbered checkpoints, but holds 2; ask for fewer."),
         (
             ["{run}", "--best=1", "--metric=bleu"],
-            "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; ask for fewer.",
+            "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; take the last ones, or train with "
+            "`evaluation.validation_bleu: true`.",
+        ),
+        (
+            ["{damaged}", "--last=2"],
+            "trainer_state.json of '{damaged}/checkpoint-8' is damaged; copy the checkpoint again, or remove it.",
         ),
         (["{run}", "{run}", "--last=1"], "`--last` and `--best` choose from one run, but 2 folders are given."),
         (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
@@ -195,7 +209,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ),
         (
             ["{run}/checkpoint-4", "{broken}"],
-            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; leave it out.",
+            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; name others, without it.",
         ),
         (
             ["{run}/checkpoint-4", "{run}/nothing"],
@@ -211,10 +225,37 @@ def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished
     other = shutil.copytree(finished, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "encoder_attention_heads": 4}))
-    places = {"run": finished, "broken": broken, "other": other}
+    damaged = shutil.copytree(finished, tmp_path / "damaged")
+    (damaged / "checkpoint-8" / "trainer_state.json").write_text('{"log')
+    places = {"run": finished, "broken": broken, "other": other, "damaged": damaged}
     code, _, said = vaswani("average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}")
     assert (code, said) == (1, sentence.format(**places))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "damaged", "other"]
+
+
+def test_an_average_of_several_runs_has_the_terms_of_all(finished, vaswani, tmp_path):
+    folders = [
+        shutil.copytree(finished, tmp_path / name, ignore=shutil.ignore_patterns("checkpoint-*")) for name in "ab"
+    ]
+    terms = ("mit\n  attribution: A. Author", "research-only\n  attribution: B. Other")
+    for folder, stated in zip(folders, terms, strict=True):
+        text = (
+            (folder / "recipe.yaml").read_text().replace("license: null\n  attribution: null", f"license: {stated}", 1)
+        )
+        assert stated in text
+        (folder / "recipe.yaml").write_text(text)
+    average = tmp_path / "average"
+    assert vaswani("average", *folders, f"--output={average}")[0] == 0
+    data = load_recipe(average / "recipe.yaml").data
+    assert (data.license, data.attribution) == ("research-only", "A. Author; B. Other")
+    with pytest.raises(ValueError, match="^`license` must be research-only or left out"):
+        model_card(average, "user/name", license="mit")
+    card = model_card(average, "user/name").content
+    assert "Its weights are the mean of those of `a`, `b`;" in card
+    assert "nothing was scored" in card
+    # It is no run that has ended.
+    code, _, said = vaswani("train", average / "recipe.yaml", f"--output_dir={average}", "--resume=true")
+    assert (code, "holds a finished model, but no checkpoint to continue from" in said) == (1, True)
 
 
 @pytest.mark.parametrize("output", ["checkpoint-9", "run/checkpoint-4/mean"])

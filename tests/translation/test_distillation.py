@@ -319,6 +319,11 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             ["--output", "train-2.jsonl", "--corpus", "null", "--train_pairs", "a.jsonl,train-*.jsonl"],
             "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
         ),
+        (
+            ["--target_language", "en"],
+            "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
+            "'en'; name one of them otherwise.",
+        ),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
         (["--teacher", "nowhere/at/all"], "`--teacher` must be a checkpoint folder or user/name on the Hub, but is "),
         (

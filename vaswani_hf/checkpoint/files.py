@@ -102,8 +102,16 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
     Returns:
         dict: The content of trainer_state.json.
+
+    Raises:
+        ValueError: If it is damaged.
     """
-    return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    try:
+        return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(
+            f"{STATE_FILE} of '{checkpoint}' is damaged; copy the checkpoint again, or remove it."
+        ) from None
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:

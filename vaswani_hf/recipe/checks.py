@@ -72,8 +72,10 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
 def _check_numbers(values: dict[str, Any]) -> None:
     for place in _AT_LEAST_ONE:
         value = values[place]
-        if value is not None and (value < 1 if place != "training.num_train_epochs" else value <= 0):
+        if value is not None and not (value >= 1 if place != "training.num_train_epochs" else value > 0):
             raise ValueError(f"`{place}` must be positive, but is {value}.")
+        if value == float("inf"):
+            raise ValueError(f"`{place}` must be finite, but is {value}; how long a run is decides its schedule.")
     for place in _NOT_NEGATIVE:
         if values[place] is not None and not 0 <= values[place] < float("inf"):
             raise ValueError(f"`{place}` must be 0 or more, but is {values[place]}.")
@@ -203,6 +205,8 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
             f"Exactly one of {', '.join(names)} and {last} must be given, but {' and '.join(given) or 'none'} "
             f"{'are; set the others to null' if given else 'is'}."
         )
+    if given:
+        _check_patience(data, recipe.training.early_stopping_patience)
     for split in ("train", "validation", "test"):
         source, target = getattr(data, f"{split}_source"), getattr(data, f"{split}_target")
         if (source is None) != (target is None):
@@ -214,6 +218,17 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
         named += ["`data.corpus`"] if data.corpus else []
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+
+
+def _check_patience(data: DataSection, patience: int | None) -> None:
+    has_validation = data.corpus or data.files("validation") or (data.dataset and data.validation_split)
+    if patience and not has_validation:
+        kind = "split" if data.dataset else "trees" if data.train_trees else "text" if data.train_text else "source"
+        target = " with `data.validation_target`" if kind == "source" else ""
+        raise ValueError(
+            f"`training.early_stopping_patience: {patience}` needs a validation split, but there is none; give "
+            f"`data.validation_{kind}`{target}, or leave the patience out."
+        )
 
 
 def _check_weights(data: DataSection) -> None:
@@ -246,6 +261,13 @@ def _check_weights(data: DataSection) -> None:
 
 def _check_directions(recipe: Recipe) -> None:
     data, tokenizer = recipe.data, recipe.tokenizer
+    kinds = ("dataset", "train_pairs", "validation_pairs", "test_pairs")
+    of_columns = [f"`data.{kind}`" for kind in kinds if getattr(data, kind)]
+    if of_columns and data.source_language and data.source_language == data.target_language:
+        raise ValueError(
+            f"{of_columns[0]} has the sides of a pair by the names of the languages, but `data.source_language` and "
+            f"`data.target_language` are both {data.source_language!r}; name its two columns."
+        )
     if not data.both_directions:
         return
     if not tokenizer.shared_vocabulary:

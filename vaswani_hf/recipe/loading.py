@@ -73,6 +73,11 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
         ValueError: If a file extends itself, by others or at once, or something that is no name of a file.
     """
     content = read_mapping(path, extending[-1] if extending else None)
+    for section in (*_sections(), "model") if extending else ():
+        if not isinstance(content.get(section, {}), dict | None):
+            raise ValueError(
+                f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
+            )
     if "extends" not in content:
         return content
     name = content.pop("extends")
@@ -188,9 +193,24 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
         target[name] = text
     elif typing.get_origin(hint) is list and not text.startswith("["):
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        target[name] = parts if hint == list[str] else [yaml.load(part, Loader=_Loader) for part in parts]
+        target[name] = parts if hint == list[str] else [_value(key, part) for part in parts]
     else:
-        target[name] = yaml.load(text, Loader=_Loader) if text != "None" else None
+        target[name] = _value(key, text) if text != "None" else None
+
+
+def _value(key: str, text: str) -> Any:
+    """What a word of the command line means as YAML.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError):
+        # Of a date that there is not, YAML says it with a plain ValueError.
+        raise ValueError(
+            f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes."
+        ) from None
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -3,6 +3,8 @@
 Section 6.1: the paper averages the last 5 checkpoints of base models, and 20 of big ones.
 """
 
+import dataclasses
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -17,27 +19,33 @@ from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
     MANIFEST_FILE,
     RECIPE_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
     new_folder,
     read_state,
     recipe_file,
     scores_by_step,
+    write_whole,
 )
 from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS
+from ..recipe.loading import load_recipe
+from ..recipe.published import last_part
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, PublishingSection
 from .checkpoints import number_of, scheduled_checkpoints
+from .initialization import with_terms
 
 
-def average_checkpoints(folders: list[Path], file: str = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
+def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
     """The mean of the weights of several checkpoints, summed in float32 with one checkpoint in memory at a time.
 
     Args:
         folders (list): Folders that hold weights of the same model.
-        file (str): The name of the file with the weights.
+        file (str or list): The name of the file with the weights, or that of each folder.
 
     Returns:
         dict: Tensors by name, in the dtype of the first checkpoint.
@@ -47,15 +55,16 @@ def average_checkpoints(folders: list[Path], file: str = WEIGHTS_FILE) -> dict[s
     """
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
-    first = load_file(folders[0] / file)
+    files = [file] * len(folders) if isinstance(file, str) else file
+    first = load_file(folders[0] / files[0])
     shapes = {name: tensor.shape for name, tensor in first.items()}
     total = {name: tensor.float() for name, tensor in first.items()}
-    for folder in folders[1:]:
-        weights = load_file(folder / file)
+    for folder, name in zip(folders[1:], files[1:], strict=True):
+        weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise ValueError(f"'{folder}' and '{folders[0]}' hold different models; average checkpoints of one run.")
-        for name, tensor in weights.items():
-            total[name] += tensor.float()
+        for key, tensor in weights.items():
+            total[key] += tensor.float()
     return {name: (tensor / len(folders)).to(first[name].dtype) for name, tensor in total.items()}
 
 
@@ -91,23 +100,27 @@ def numbered_checkpoints(
     wanted = (last if best is None else best) or 1
     if wanted > len(found):
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
-        raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; ask for fewer.")
+        of_metric = {"loss": "a validation split", "bleu": "`evaluation.validation_bleu: true`"}[metric]
+        lacking = "give the folder of a run" if best is None else f"take the last ones, or train with {of_metric}"
+        remedy = "ask for fewer" if found else lacking
+        raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
     return found[-wanted:]
 
 
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
 
-    If they have one recipe, because they are of one run, the average has it too.
+    If they have one recipe, because they are of one run, the average has it too; else it has that of the first, with the
+    strictest licence and whom to credit of all, and the names of all in results.json.
 
     Args:
         names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
         output (str or Path): A folder that is new or empty, and no numbered checkpoint.
-        raw (bool): Take the weights themselves where all have a moving average, which is taken else.
+        raw (bool): Take the weights themselves of numbered checkpoints with a moving average, which is taken else.
 
     Raises:
-        ValueError: If one is no checkpoint, is damaged, or is of another model or vocabulary than the first; or if the output
-            cannot be written there.
+        ValueError: If one is no checkpoint, is damaged, or is of another model or vocabulary than the first; if some numbered
+            checkpoints alone have a moving average; or if the output cannot be written there.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -115,19 +128,48 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         raise ValueError(
             f"`--output` must not be in, nor be named as, a checkpoint, but is '{output}'; give another name."
         )
-    is_averaged = not raw and all((folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders)
+    files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
         model, tokenizers = load_model(folders[0], names[0], tuple(KINDS)), load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
-        file = AVERAGED_WEIGHTS_FILE if is_averaged else WEIGHTS_FILE
-        model.load_state_dict(average_checkpoints(folders, file))
+        model.load_state_dict(average_checkpoints(folders, files))
         model.save_pretrained(folder)
         save_tokenizers(*tokenizers, folder)
-        # Of one run they have one record: languages, data and licence are those of the average too.
-        records = {path.read_bytes() if path else None for path in map(recipe_file, folders)}
-        if len(records) == 1 and (record := records.pop()) is not None:
-            (folder / RECIPE_FILE).write_bytes(record)
+        _write_record(folders, [last_part(str(name)) for name in names], folder)
+
+
+def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
+    """The file of each checkpoint with its moving average; what a run has ended with is one already, or has none.
+
+    Raises:
+        ValueError: If one numbered checkpoint has none and another one has.
+    """
+    have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
+    for folder, name, has in zip(folders, names, have, strict=True):
+        if any(have) and not has and (folder / STATE_FILE).is_file():
+            other = names[have.index(True)]
+            raise ValueError(
+                f"'{name}' has no {AVERAGED_WEIGHTS_FILE}, but '{other}' has; leave it out, or give `--raw` for the weights themselves."
+            )
+    return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
+
+
+def _write_record(folders: list[Path], names: list[str], output: Path) -> None:
+    """Writes what holds for the average of checkpoints: their recipe, or the first one's with the terms of all."""
+    paths = [path for path in map(recipe_file, folders) if path]
+    if not paths:
+        return
+    if len(paths) == len(folders) and len({path.read_bytes() for path in paths}) == 1:
+        (output / RECIPE_FILE).write_bytes(paths[0].read_bytes())
+        return
+    first, *others = (load_recipe(path, needs_data=False, is_record=True) for path in paths)
+    for other in others:
+        first = dataclasses.replace(first, data=with_terms(first.data, other))
+    # What the first may be published under, the others may forbid.
+    first = dataclasses.replace(first, publishing=PublishingSection())
+    write_whole(output / RECIPE_FILE, first.to_yaml())
+    write_whole(output / RESULTS_FILE, json.dumps({"average_of": names}, indent=2) + "\n")
 
 
 def _refuse_another_model(
@@ -135,7 +177,7 @@ def _refuse_another_model(
 ) -> None:
     fault = damage(folder) if (folder / MANIFEST_FILE).is_file() else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:

@@ -55,10 +55,10 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     recorded = earlier.model if earlier is not None else {}
     if earlier is not None and _are_same(given, recorded.get("init_from")):
         model = {**{field: recorded[field] for field in MODEL_FIELDS if field in recorded}, **recipe.model}
-        model["init_from"] = recorded["init_from"]
+        model["init_from"] = _where_it_is(given, recorded["init_from"])
         tokenizer = dataclasses.replace(earlier.tokenizer, bpe_dropout=recipe.tokenizer.bpe_dropout)
         tokenizer = tokenizer if recipe.tokenizer.keep else recipe.tokenizer
-        return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=_with_terms(recipe.data, earlier))
+        return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=with_terms(recipe.data, earlier))
     begun = _bases_of(recipe)
     model = _with_shapes(recipe, begun)
     pinned = {stack: _pinned(base.name, base.folder) for stack, base in begun.items()}
@@ -166,19 +166,30 @@ def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
     return {piece: number for piece, number in vocabulary.items() if piece != MASK}
 
 
-def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
-    path = recipe_file(base.folder)
+def _record_of(folder: Path) -> Recipe | None:
+    """What the run of a model has recorded; None where there is nothing that can be read."""
+    path = recipe_file(folder)
     try:
-        found = _with_terms(data, load_recipe(path, needs_data=False, is_record=True)) if path else data
+        return load_recipe(path, needs_data=False, is_record=True) if path else None
     except ValueError:
-        return data
+        return None
+
+
+def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
+    record = _record_of(base.folder)
+    found = with_terms(data, record) if record else data
     if found.license != data.license:
         say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
     return found
 
 
-def _with_terms(data: DataSection, base: Recipe) -> DataSection:
-    """The sources with what holds for the model that a run begins with: a licence that restricts its use, whom to credit."""
+def with_terms(data: DataSection, base: Recipe) -> DataSection:
+    """The sources with what holds for a model that another one is made from: a licence that restricts its use, whom to credit.
+
+    Args:
+        data (DataSection): The sources of the other one.
+        base (Recipe): What the run of the model has recorded.
+    """
     # Of several licences it is one that restricts the use, or none.
     restricting = strictest([data.license, base.publishing.license, data_license(base.data)])
     own, other = data.attribution or "", base.data.attribution or ""
@@ -208,6 +219,13 @@ def _is_same(name: str, recorded: str) -> bool:
     recorded_id, _, commit = recorded.partition("@")
     is_commit = re.fullmatch("[0-9a-f]{7,40}", revision) is not None
     return repo_id == recorded_id and (not is_commit or commit.startswith(revision))
+
+
+def _where_it_is(given: Any, recorded: Any) -> Any:
+    """What a run has recorded of a model that it begins with, or the folder that the model was moved to."""
+    if isinstance(given, dict):
+        return {stack: _where_it_is(name, recorded[stack]) for stack, name in given.items()}
+    return os.path.abspath(given) if os.path.isabs(recorded) and Path(given).is_dir() else recorded
 
 
 def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: str) -> TokenizerSection:
@@ -240,6 +258,9 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
     # One task adds `<mask>` to them, and the others have no use for it.
     own = load_tokenizers(folder, name)[0].get_vocab()
     sizes = {("vocab_size", len(vocabulary)) for vocabulary in (own, _without_mask(own))}
+    # A small corpus has fewer pieces than its recipe asked for, which one that extends it says again.
+    record = _record_of(folder)
+    sizes |= {(key, getattr(record.tokenizer, key)) for key in found} if record else set()
     for key, value in found.items():
         asked = getattr(section, key)
         if asked not in (getattr(TokenizerSection, key), value) and (key, asked) not in sizes:

@@ -54,8 +54,10 @@ def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
         return False
     try:
         # Results of earlier versions do not say it.
-        before = read_results(folder).get("asked", asked_of(earlier or recipe))
-        return before == asked_of(recipe)
+        results = read_results(folder)
+        before = results.get("asked", asked_of(earlier or recipe))
+        # An average of several runs is none that has ended.
+        return "average_of" not in results and before == asked_of(recipe)
     except (ValueError, AttributeError):
         # Damaged results are made again from the checkpoints.
         return False
@@ -207,8 +209,9 @@ def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
         {"training.max_steps", "training.num_train_epochs"} if recipe.training.lr_scheduler_type == "cosine" else set()
     )
     free = {*FREE_TO_CHANGE} - ends
-    # Another task has other keys everywhere.
-    for key in ["task", *sorted(now.keys() | before.keys())]:
+    # Another task has other keys everywhere, and another beginning another shape.
+    order = sorted(now.keys() | before.keys(), key=lambda key: (not key.startswith("model.init_from"), key))
+    for key in ["task", *order]:
         fixed = key not in free and key.split(".")[0] not in FREE_SECTIONS
         if fixed and now.get(key) != before.get(key):
             raise ValueError(

@@ -56,7 +56,17 @@ class DistillationJob(Job):
 
     def __post_init__(self):
         super().__post_init__()
-        if len(set(self.teachers)) < len(self.teachers):
+        if self.recipe.task != "translation":
+            raise ValueError(
+                f"`vaswani distill` is for recipes of `task: translation`, but `task` is {self.recipe.task}; give another recipe."
+            )
+        if len(set(self.languages)) < len(self.languages):
+            raise ValueError(
+                f"`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but "
+                f"are both {self.languages[0]!r}; name one of them otherwise."
+            )
+        places = [os.path.realpath(name) if Path(name).is_dir() else name for name in self.teachers]
+        if len(set(places)) < len(places):
             raise ValueError(f"`--teacher` names one model twice, in {', '.join(self.teachers)}; name each once.")
         if self.engine == "ctranslate2" and self.ensemble:
             raise ValueError(
@@ -232,12 +242,17 @@ def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSect
     revision, _ = (earlier.pop(name, None) for name in ("dataset_revision", "license"))
     for name in dict.fromkeys([*record, *earlier]):
         before, now = (_words(found.get(name)) for found in (earlier, record))
-        if before != now:
+        if before != now and not (name == "teachers" and _hashes(before) == _hashes(now)):
             raise ValueError(
                 f"{job.output} was begun with `{name}` {before}, and cannot be continued with {now}; continue it as it was "
                 "begun, or give another name."
             )
     return replace(job.recipe.data, dataset_revision=revision)
+
+
+def _hashes(teachers: str) -> list[str]:
+    """Those of the teachers of a record; a folder may have been renamed."""
+    return [teacher.rpartition(" ")[2] for teacher in teachers.split(", ")]
 
 
 def _is_beginning(fragment: bytes, record: dict[str, Any]) -> bool:
