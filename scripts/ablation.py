@@ -28,20 +28,21 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.checkpoint.files import METRICS_FILE, RESULTS_FILE, write_whole
+from vaswani_hf.checkpoint.files import METRICS_FILE, write_whole
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.recipe.loading import read_mapping
 from vaswani_hf.recipe.published import bases, is_on_hub
-from vaswani_hf.recipe.schema import MODEL_FIELDS
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.hardware import settled
 from vaswani_hf.training.results import read_results
-from vaswani_hf.training.resume import check_earlier_run, earlier_recipe
+from vaswani_hf.training.resume import check_earlier_run, earlier_recipe, is_finished
 from vaswani_hf.training.run import InterruptedRunError
 
 # The keys that say where a run is and what it reads, and not what it tries.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
+# In place of a value that the model decides which a run begins with.
+_OF_THE_BASE = "that of the model"
 
 
 def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Recipe]:
@@ -170,7 +171,9 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
     """
     # Those that have ended earlier stay in the table, whatever interrupts it.
     results: dict[str, dict[str, Any] | str] = {
-        name: read_results(output / name) for name in recipes if (output / name / RESULTS_FILE).is_file()
+        name: read_results(output / name)
+        for name, recipe in recipes.items()
+        if is_finished(recipe, earlier_recipe(output / name))
     }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
@@ -199,27 +202,25 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     Returns:
         str: Keys with values; empty for the first one itself.
     """
-    values, others = _with_defaults(recipe), _with_defaults(first)
     changed = {
         key: Path(value).name if value and key.startswith("model.init_from") else value
-        for key, value in values.items()
-        if value != others.get(key) and not key.startswith(_OF_THE_PLACE)
+        for key in {**recipe.values(), **first.values(), "model.init_from": None}
+        if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
+        and not key.startswith(_OF_THE_PLACE)
     }
-    last = [key.rpartition(".")[2] for key in changed]
+    last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
     # `lowercase` is a key of two sections.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
 
 
-def _with_defaults(recipe: Recipe) -> dict[str, Any]:
-    """The values of a recipe by their keys, those of the model that it leaves out too."""
+def _value(recipe: Recipe, key: str) -> Any:
+    """What a key is in a run that may leave it out: then the model that it begins with decides it, or the default."""
     values = recipe.values()
-    if recipe.model.get("init_from") is not None:
-        # The other model decides them.
-        return values
-    fields = {"model.init_from": None} | {f"model.{key}": getattr(VaswaniConfig, key) for key in MODEL_FIELDS}
-    return values | {key: value for key, value in fields.items() if key not in values}
+    if key in values:
+        return values[key]
+    return _OF_THE_BASE if recipe.model.get("init_from") else getattr(VaswaniConfig, key.removeprefix("model."), None)
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:

@@ -189,8 +189,10 @@ def _average(arguments: argparse.Namespace) -> None:
             raise ValueError(f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given.")
         which = (arguments.last, arguments.best, arguments.metric)
         chosen = numbered_checkpoints(Path(chosen[0]), *which, raw=arguments.raw)
-    elif len({os.path.abspath(name) for name in chosen}) < 2:
+    elif len(chosen) < 2:
         raise ValueError("`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.")
+    elif len({os.path.abspath(name) for name in chosen}) < len(chosen):
+        raise ValueError(f"`checkpoints` names one twice, in {', '.join(chosen)}; name each once.")
     write_average(chosen, arguments.output, raw=arguments.raw)
     print(f"the mean of {', '.join(Path(name).name for name in chosen)} is in '{arguments.output}'")
 

@@ -574,6 +574,15 @@ def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
     assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model == {"d_model": 64, "d_k": 4}
 
 
+def test_a_mapping_inside_a_section_is_taken_away_by_null(files):
+    folder = files(
+        recipe="extends: base.yaml\nmodel: {init_from: null}\n", base=MINIMAL + "model: {init_from: {encoder: a}}\n"
+    )
+    assert load_recipe(folder / "recipe.yaml").model == {"init_from": None}
+    parts = load_recipe(folder / "recipe.yaml", ["--init_from", "{encoder: a, decoder: b}"]).model
+    assert parts == {"init_from": {"encoder": "a", "decoder": "b"}}
+
+
 def test_what_is_extended_need_not_be_a_whole_recipe(files):
     folder = files(part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0])
     assert load_recipe(folder / "whole.yaml").training.max_steps == 3

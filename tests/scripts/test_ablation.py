@@ -1,6 +1,7 @@
 """The script that compares variations of a recipe: what it trains, what it scores on, how it goes on, what it says."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,26 @@ def test_the_second_time_trains_nothing_again(first_time, ablation, words, folde
     assert (folder / "runs" / "plain" / "model.safetensors").stat().st_mtime_ns == weights
 
 
+def test_results_of_another_search_are_not_shown_as_those_of_this_one(
+    first_time, ablation, words, folder, tmp_path, monkeypatch
+):
+    output = shutil.copytree(folder / "runs", tmp_path / "runs")
+
+    def interrupted(recipe):
+        raise InterruptedRunError("A signal ended the run.")
+
+    monkeypatch.setattr(ablation, "train", interrupted)
+    recipes = ablation.planned_runs(Path(words[0]), output, [*words[2:], "--num_beams", "1"])
+    with pytest.raises(InterruptedRunError):
+        ablation.run_all(recipes, output, "list")
+    monkeypatch.setattr(ablation, "train", lambda recipe: {"training": {}})
+    shown = []
+    monkeypatch.setattr(ablation, "table", lambda recipes, results: shown.append([*results]) or [""])
+    monkeypatch.setattr(ablation, "draw", lambda *_: None)
+    ablation.run_all(recipes, output, "list")
+    assert shown[0] == ["plain"]
+
+
 def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_path, monkeypatch):
     words = [words[0], str(tmp_path / "runs"), *words[2:]]
     train, started = ablation.train, []
@@ -171,9 +192,12 @@ def test_a_first_run_of_another_shape_or_beginning_is_told_from_the_others(ablat
     )
     recipes = ablation.planned_runs(path, tmp_path / "runs", words[2:])
     said = [ablation.changes(recipe, recipes["wide"]) for recipe in recipes.values()]
-    assert said[0] == ""
-    assert set(said[1].split(", ")) >= {"d_k null", "init_from null"}
-    assert set(said[2].split(", ")) >= {"d_k null", "d_v 4", "init_from null"}
+    assert [set(words.split(", ")) for words in said] == [
+        {""},
+        {"d_k null", "init_from null"},
+        {"d_k null", "d_v 4", "init_from null"},
+    ]
+    assert ablation.changes(recipes["wide"], recipes["plain"]) == "d_k 16, init_from base"
 
 
 def test_parts_of_other_models_are_begun_with(ablation, words, folder, tmp_path):
@@ -184,6 +208,9 @@ def test_parts_of_other_models_are_begun_with(ablation, words, folder, tmp_path)
     path.write_text("recipe: parts.yaml\nruns: {plain: {}}")
     recipe = ablation.planned_runs(path, tmp_path / "runs", words[2:])["plain"]
     assert recipe.model["init_from"] == {"encoder": str(folder / "part")}
+    path.write_text("recipe: recipe.yaml\nruns: {first: {}, second: {init_from: {decoder: first}}}")
+    recipe = ablation.planned_runs(path, tmp_path / "runs", words[2:])["second"]
+    assert recipe.model["init_from"] == {"decoder": str(tmp_path / "runs" / "first")}
 
 
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):

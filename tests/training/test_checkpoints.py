@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.data.number_words import number_pairs
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import InterruptedRunError
@@ -427,6 +428,25 @@ def test_a_finished_run_is_finished_anew_where_its_end_is_asked_for_in_another_w
     run("run", "--resume", "true", "--num_beams", "3")
     assert results_of(copied)["decoding"]["num_beams"] == 3
     assert len(metrics(copied)) == len({json.dumps(row) for row in metrics(copied)})
+
+
+def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, monkeypatch):
+    for name, size in (("train", 30), ("test", 5)):
+        rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = ("--corpus=null", f"--train_pairs={tmp_path / 'train.jsonl'}", "--save_steps=2")
+    folder = run("run", *keys, "--max_steps=2")
+    before = results_of(folder)
+    assert "test" not in before
+    # On another machine; what trained the model is what it was.
+    monkeypatch.setattr("vaswani_hf.training.results.hardware_name", lambda *_: "another machine")
+    monkeypatch.setattr("vaswani_hf.training.results.__version__", "99.0")
+    run("run", *keys, "--max_steps=2", f"--test_pairs={tmp_path / 'test.jsonl'}", "--resume=true")
+    after = results_of(folder)
+    assert after["test"]["sentences"] == 5
+    assert after["training"] == before["training"]
+    run("run", *keys, "--max_steps=4", "--resume=true")
+    assert results_of(folder)["training"]["versions"]["vaswani_hf"] == "99.0"
 
 
 def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):

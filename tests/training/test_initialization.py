@@ -80,6 +80,10 @@ def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_
     keys = (f"--init_from={tmp_path / 'moved' / 'base'}", "--dropout=0.3")
     assert same(weights(run("part", *keys, "--resume=true")), weights(whole))
     assert load_recipe(tmp_path / "part" / "recipe.yaml").model["init_from"] == str(base)
+    # A record that was fetched from the Hub has its name alone.
+    record = tmp_path / "part" / "recipe.yaml"
+    record.write_text(record.read_text().replace(str(base), "base"))
+    run("part", *keys, "--resume=true")
     with pytest.raises(
         ValueError, match=r"^`model.init_from` is None, but the run in '.*' that is to be resumed has 'base'"
     ):
@@ -189,7 +193,8 @@ def test_a_model_of_another_architecture_is_refused(run, vaswani, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("begun_with", "base_model"), [("user/name@main", "user/name"), ("user/name", "user/name"), ("/home/me/run", None)]
+    ("begun_with", "base_model"),
+    [("user/name@main", "user/name"), ("user/name", "user/name"), ("/home/me/run", None), ("run_of_a_folder", None)],
 )
 def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_with, base_model):
     text = (copied / "recipe.yaml").read_text()
@@ -216,6 +221,16 @@ def test_the_terms_of_a_model_hold_for_what_is_made_of_it(run, finished, tmp_pat
     assert (data.license, data.attribution) == ("cc-by-nc-4.0", "B. Other; A. Author")
     card = model_card(folder, "user/name").content
     assert "license: cc-by-nc-4.0" in card
+    # The pairs of a teacher may be under stricter terms.
+    record = {"license": "research-only", "teachers": ["teacher sha256:0"]}
+    rows = [{"distillation": record, "translation": {"en": "one", "de": "eins"}, "pair": 1}]
+    rows += [
+        {"translation": {"en": pair["source"], "de": pair["target"]}, "pair": 2}
+        for pair in number_pairs(9, 1, "train")
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = run("student", keys[0], "--corpus=null", f"--train_pairs={tmp_path / 'pairs.jsonl'}", *AT_REST)
+    assert load_recipe(folder / "recipe.yaml").data.license == "research-only"
     assert (
         "It began with the weights of another model, which its run knows as `strict`; what that one was\ntrained on"
         in card

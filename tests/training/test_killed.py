@@ -28,7 +28,10 @@ WAYS = {
     ),
     "two processes, accumulation, stream": (
         2,
-        ("--streaming=true", "--save_steps=3", "--average_checkpoints=2", "--numbers_train_size=150", *BOTH),
+        (
+            *("--streaming=true", "--save_steps=3", "--average_checkpoints=2", "--numbers_train_size=150"),
+            *("--simcut_alpha=1", "--optimizer=muon", *COSINE, *BOTH),
+        ),
     ),
 }
 

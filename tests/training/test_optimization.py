@@ -201,6 +201,10 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ),
         (["{run}", "{run}", "--last=1"], "`--last` and `--best` choose from one run, but 2 folders are given."),
         (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
+        (
+            ["{run}/checkpoint-4", "{run}/checkpoint-8", "{run}/./checkpoint-4"],
+            "`checkpoints` names one twice, in {run}/checkpoint-4, {run}/checkpoint-8, {run}/./checkpoint-4; name each once.",
+        ),
         (["{run}/nothing", "--last=2"], "'{run}/nothing' must be the folder of a run, but there is none."),
         (
             ["{run}/checkpoint-4", "{other}"],
@@ -233,27 +237,49 @@ def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "damaged", "other"]
 
 
-def test_an_average_of_several_runs_has_the_terms_of_all(finished, vaswani, tmp_path):
-    folders = [
-        shutil.copytree(finished, tmp_path / name, ignore=shutil.ignore_patterns("checkpoint-*")) for name in "ab"
-    ]
-    terms = ("mit\n  attribution: A. Author", "research-only\n  attribution: B. Other")
-    for folder, stated in zip(folders, terms, strict=True):
-        text = (
-            (folder / "recipe.yaml").read_text().replace("license: null\n  attribution: null", f"license: {stated}", 1)
-        )
-        assert stated in text
-        (folder / "recipe.yaml").write_text(text)
+@pytest.mark.parametrize(
+    ("stated", "license"),
+    [
+        ((("mit", "null"), ("research-only", "null")), "research-only"),
+        ((("cc-by-2.0", "cc-by-nc-4.0"), ("cc-by-2.0", "null")), "cc-by-nc-4.0"),
+        ((("cc-by-2.0", "null"), ("cc-by-2.0", "cc-by-nc-4.0")), "cc-by-nc-4.0"),
+        ((("cc0-1.0", "null"), ("cc-by-sa-4.0", "null")), "unknown"),
+        ((("mit", "null"), None), "unknown"),
+    ],
+)
+def test_an_average_of_several_runs_has_the_terms_of_all(finished, vaswani, tmp_path, stated, license):
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder, terms in zip(folders, stated, strict=True):
+        shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
+        if terms is None:
+            (folder / "recipe.yaml").unlink()
+            continue
+        text = (folder / "recipe.yaml").read_text()
+        of_data, of_model = "license: null\n  attribution: null", "hub_private_repo: false\n  license: null"
+        assert of_data in text and of_model in text
+        text = text.replace(of_data, f"license: {terms[0]}\n  attribution: Author of {folder.name}")
+        (folder / "recipe.yaml").write_text(text.replace(of_model, of_model.replace("null", terms[1])))
     average = tmp_path / "average"
     assert vaswani("average", *folders, f"--output={average}")[0] == 0
     data = load_recipe(average / "recipe.yaml").data
-    assert (data.license, data.attribution) == ("research-only", "A. Author; B. Other")
-    with pytest.raises(ValueError, match="^`license` must be research-only or left out"):
-        model_card(average, "user/name", license="mit")
+    assert data.license == license
+    assert data.attribution == ("Author of a; Author of b" if all(stated) else "Author of a")
     card = model_card(average, "user/name").content
     assert "Its weights are the mean of those of `a`, `b`;" in card
     assert "nothing was scored" in card
-    # It is no run that has ended.
+    if license not in ("research-only", "unknown"):
+        with pytest.raises(ValueError, match="^`license` must not permit commercial use"):
+            model_card(average, "user/name", license="mit")
+
+
+def test_an_average_is_no_run_that_has_ended(finished, vaswani, tmp_path):
+    other = shutil.copytree(finished, tmp_path / "other")
+    (other / "recipe.yaml").write_text((other / "recipe.yaml").read_text().replace("seed: 1\n", "seed: 2\n"))
+    average = tmp_path / "average"
+    assert vaswani("average", finished / "checkpoint-4", other / "checkpoint-4", f"--output={average}")[0] == 0
+    assert json.loads((average / "results.json").read_text()) == {
+        "average_of": ["run/checkpoint-4", "other/checkpoint-4"]
+    }
     code, _, said = vaswani("train", average / "recipe.yaml", f"--output_dir={average}", "--resume=true")
     assert (code, "holds a finished model, but no checkpoint to continue from" in said) == (1, True)
 

@@ -92,14 +92,16 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     return _merged(_extended(base, files), content)
 
 
-def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
     """Two mappings as one: mappings are merged key by key, and all else is that of `content`."""
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
         # A section without keys, which YAML reads as null, changes nothing.
-        own = {} if value is None and isinstance(earlier, dict) else value
-        merged[key] = _merged(earlier, own) if isinstance(earlier, dict) and isinstance(own, dict) else own
+        own = {} if has_sections and value is None and isinstance(earlier, dict) else value
+        if isinstance(earlier, dict) and isinstance(own, dict):
+            own = _merged(earlier, own, has_sections=False)
+        merged[key] = own
     return merged
 
 
@@ -187,7 +189,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
     if list[str] in _options(hint) and is_list and not Path(text).exists():
         # One name, of files, is text.
         hint = list[str]
-    if key.endswith("init_from"):
+    if key.endswith("init_from") and not text.startswith("{"):
         hint = str | None
     if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):
         target[name] = text

@@ -5,11 +5,13 @@ It is what a card and a repository show (see publish/record.py), and what two ma
 
 import dataclasses
 import os
+import re
 from typing import Any, NamedTuple
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from .licenses import data_license, strictest
 from .schema import PublishingSection, Recipe
 
 
@@ -76,6 +78,17 @@ def card_words(recipe: Recipe | None) -> CardWords:
     return _CARD_WORDS.get(recipe.task if recipe else "", _TRANSLATION)
 
 
+def model_license(recipe: Recipe) -> str | None:
+    """The licence that the model of a run is published under; None where it is not known.
+
+    Args:
+        recipe (Recipe): The run.
+    """
+    of_model, of_data = recipe.publishing.license, data_license(recipe.data)
+    # A model may be published under "other" where its data restricts what may be done with it.
+    return strictest([of_model, of_data]) or of_model or of_data
+
+
 def bases(recipe: Recipe) -> list[str]:
     """The models that a run begins with, as the recipe names them; one that both parts begin with is there once.
 
@@ -98,8 +111,16 @@ def base_repositories(recipe: Recipe) -> list[str]:
     Returns:
         list: user/name, without those that are folders.
     """
-    # A run records folders by their whole paths.
-    return [name.partition("@")[0] for name in bases(recipe) if not os.path.isabs(name)]
+    return [name.partition("@")[0] for name in bases(recipe) if not is_folder_of_base(name)]
+
+
+def is_folder_of_base(recorded: str) -> bool:
+    """True if the model that a run has recorded as its beginning was a folder: by its whole path, or, published, by its name.
+
+    Args:
+        recorded (str): What `model.init_from` says in a record.
+    """
+    return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
 def last_part(path: str) -> str:

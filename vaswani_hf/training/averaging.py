@@ -33,8 +33,9 @@ from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..recipe.licenses import strictest
 from ..recipe.loading import load_recipe
-from ..recipe.published import last_part
+from ..recipe.published import last_part, model_license
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, PublishingSection
 from .checkpoints import number_of, scheduled_checkpoints
 from .initialization import with_terms
@@ -136,7 +137,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         model.load_state_dict(average_checkpoints(folders, files))
         model.save_pretrained(folder)
         save_tokenizers(*tokenizers, folder)
-        _write_record(folders, [last_part(str(name)) for name in names], folder)
+        _write_record(folders, names, folder)
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
@@ -155,8 +156,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 
 
-def _write_record(folders: list[Path], names: list[str], output: Path) -> None:
-    """Writes what holds for the average of checkpoints: their recipe, or the first one's with the terms of all."""
+def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
+    """Writes what holds for the average of checkpoints: their recipe, or the first recorded one with the terms of all."""
     paths = [path for path in map(recipe_file, folders) if path]
     if not paths:
         return
@@ -164,12 +165,24 @@ def _write_record(folders: list[Path], names: list[str], output: Path) -> None:
         (output / RECIPE_FILE).write_bytes(paths[0].read_bytes())
         return
     first, *others = (load_recipe(path, needs_data=False, is_record=True) for path in paths)
+    data, licenses = first.data, dict.fromkeys(map(model_license, (first, *others)))
+    licenses |= {} if len(paths) == len(folders) else {None: None}
     for other in others:
-        first = dataclasses.replace(first, data=with_terms(first.data, other))
+        data = with_terms(data, other)
+    data = dataclasses.replace(data, license=strictest(list(licenses)) or "unknown")
     # What the first may be published under, the others may forbid.
-    first = dataclasses.replace(first, publishing=PublishingSection())
+    first = dataclasses.replace(first, data=data, publishing=PublishingSection())
     write_whole(output / RECIPE_FILE, first.to_yaml())
-    write_whole(output / RESULTS_FILE, json.dumps({"average_of": names}, indent=2) + "\n")
+    content = {"average_of": [_shown(name) for name in names]}
+    write_whole(output / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _shown(name: str | Path) -> str:
+    """A checkpoint as others may see its name: a folder without those that it lies in, but for the run of a numbered one."""
+    if not Path(name).is_dir():
+        return str(name)
+    place = Path(os.path.abspath(name))
+    return "/".join(place.parts[-2:]) if place.name.startswith("checkpoint-") else last_part(str(name))
 
 
 def _refuse_another_model(

@@ -20,9 +20,9 @@ from ..data.tokenizer_training import MASK, for_task
 from ..model.configuration_vaswani import nearest_name
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
-from ..recipe.licenses import data_license, strictest
+from ..recipe.licenses import strictest
 from ..recipe.loading import load_recipe
-from ..recipe.published import last_part
+from ..recipe.published import is_folder_of_base, last_part, model_license
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, DataSection, TokenizerSection
 from .operations import meta_model
 from .plan import planned_config
@@ -191,7 +191,7 @@ def with_terms(data: DataSection, base: Recipe) -> DataSection:
         base (Recipe): What the run of the model has recorded.
     """
     # Of several licences it is one that restricts the use, or none.
-    restricting = strictest([data.license, base.publishing.license, data_license(base.data)])
+    restricting = strictest([data.license, model_license(base)])
     own, other = data.attribution or "", base.data.attribution or ""
     # A run that goes on has both of them already.
     credit = max(own, other, key=len) if own in other or other in own else f"{own}; {other}"
@@ -213,7 +213,7 @@ def _are_same(given: Any, recorded: Any) -> bool:
 
 def _is_same(name: str, recorded: str) -> bool:
     """True if a recipe names the model that a run has recorded; a folder may have been moved."""
-    if os.path.isabs(recorded):
+    if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
     recorded_id, _, commit = recorded.partition("@")
@@ -225,7 +225,7 @@ def _where_it_is(given: Any, recorded: Any) -> Any:
     """What a run has recorded of a model that it begins with, or the folder that the model was moved to."""
     if isinstance(given, dict):
         return {stack: _where_it_is(name, recorded[stack]) for stack, name in given.items()}
-    return os.path.abspath(given) if os.path.isabs(recorded) and Path(given).is_dir() else recorded
+    return os.path.abspath(given) if is_folder_of_base(recorded) and Path(given).is_dir() else recorded
 
 
 def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: str) -> TokenizerSection:

@@ -38,6 +38,7 @@ from ..parsing.evaluate import evaluate_parser
 from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
+from ..recipe.published import published_recipe
 from ..recipe.schema import TEXT_TASKS, EvaluationSection
 from ..translation.translator import Translator
 from ..version import __version__
@@ -60,7 +61,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def asked_of(recipe: Recipe) -> dict[str, Any]:
-    """What a finished run may be asked for again, in another way: its length, its final weights, and its scores.
+    """What a finished run may be asked for again, in another way: its length, its final weights, its scores, and on what.
 
     Args:
         recipe (Recipe): The run.
@@ -68,12 +69,13 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
     Returns:
         dict: Values by `section.key`.
     """
-    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience metric_for_best_model".split()
+    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
+    # The data may have moved.
     return {
         name: value
-        for name, value in recipe.values().items()
-        if name in names or name.startswith(("decoding.", "evaluation."))
+        for name, value in published_recipe(recipe).values().items()
+        if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
     }
 
 
@@ -112,7 +114,21 @@ def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recorded.to_yaml())
 
 
-def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int]) -> None:
+def training_facts_of(folder: Path) -> dict[str, Any]:
+    """What the results of a run say that its training took; nothing where there are none that can be read.
+
+    Args:
+        folder (Path): The output folder.
+    """
+    try:
+        return dict(read_results(folder)["training"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def write_results(
+    recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int], before: dict[str, Any]
+) -> None:
     """Loads the saved checkpoint, scores it on the test split, and writes results.json and the picture of the training.
 
     Args:
@@ -120,11 +136,15 @@ def write_results(recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedMode
         trainer (VaswaniTrainer): The trainer after its training.
         model (PreTrainedModel): The model with its final weights.
         steps (list): The steps of the checkpoints that these were made of.
+        before (dict): What the training took, where it was at this end before.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
     results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
+    if not trainer.state.global_step and before.get("steps") == step:
+        # Nothing was trained this time, on whatever machine.
+        results["training"] |= before
     results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if corpus.test_text is not None and recipe.task in TEXT_TASKS:

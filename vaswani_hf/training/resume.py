@@ -55,9 +55,9 @@ def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
     try:
         # Results of earlier versions do not say it.
         results = read_results(folder)
-        before = results.get("asked", asked_of(earlier or recipe))
+        before, now = results.get("asked", asked_of(earlier or recipe)), asked_of(recipe)
         # An average of several runs is none that has ended.
-        return "average_of" not in results and before == asked_of(recipe)
+        return "average_of" not in results and all(before.get(key, value) == value for key, value in now.items())
     except (ValueError, AttributeError):
         # Damaged results are made again from the checkpoints.
         return False

@@ -45,7 +45,7 @@ from .checkpoints import (
 from .hardware import described, settled
 from .initialization import begin_with_base, check_frozen, frozen_weights, take_tokenizers, with_base
 from .processes import Processes, say
-from .results import read_results, record_licenses, record_recipe, write_results
+from .results import read_results, record_licenses, record_recipe, training_facts_of, write_results
 from .resume import (
     check_earlier_run,
     earlier_recipe,
@@ -128,7 +128,7 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: settled(_with_pinned_data(with_base(recipe, earlier), earlier), earlier))
+    recipe = processes.by_first(lambda: settled(_complete(recipe, earlier), earlier))
     training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
     if processes.by_first(lambda: is_finished(recipe, earlier)):
@@ -206,11 +206,13 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
 
 
-def _with_pinned_data(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+def _complete(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+    """A recipe with the facts of its data, and of the model that it begins with, whose terms come on top."""
     data = pin_dataset(recipe.data, earlier.data if earlier else None)
-    # Pinning may have found the licence of the data.
-    check_allowed(recipe.publishing.license, data.license)
-    return dataclasses.replace(recipe, data=data)
+    recipe = with_base(dataclasses.replace(recipe, data=data), earlier)
+    # Both may have found a licence.
+    check_allowed(recipe.publishing.license, recipe.data.license)
+    return recipe
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
@@ -356,9 +358,10 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
     model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
+    before = training_facts_of(folder)
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
         save_model(model, corpus, folder)
-        write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints])
+        write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints], before)
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:

@@ -21,7 +21,7 @@ their weights, and the blocks of an `attention_window`, are left out.
 from dataclasses import dataclass
 
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.loss_vaswani import LOGITS_PER_CHUNK, ROWS_PER_CHUNK
+from ..model.loss_vaswani import rows_per_chunk
 from ..model.score_functions_vaswani import UNFUSED_SCORES
 
 
@@ -106,8 +106,7 @@ def loss_memory(config: VaswaniConfig, settings: StepSettings) -> int:
         int: Bytes.
     """
     classes, target, passes = _classes(config), settings.positions[1], 2 if settings.second_pass == "r_drop" else 1
-    rows = max(1, LOGITS_PER_CHUNK.get(settings.device, LOGITS_PER_CHUNK["else"]) // classes)
-    rows = min(rows, ROWS_PER_CHUNK.get(settings.device, rows), target)
+    rows = min(rows_per_chunk(settings.device, classes), target)
     gradients = 4 * config.d_model * (passes * target + classes)
     if settings.second_pass is None:
         return gradients + max(rows * classes * (8 if settings.bf16 else 4), gradients)

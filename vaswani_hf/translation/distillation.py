@@ -26,7 +26,7 @@ from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..recipe.licenses import data_license, strictest
 from ..recipe.loading import load_recipe
-from ..recipe.published import last_part
+from ..recipe.published import last_part, model_license
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, json_line, named, translations_from, with_progress
@@ -170,9 +170,7 @@ def _license(data: DataSection, teachers: list[Path]) -> str | None:
             recipe = load_recipe(path, is_record=True) if path else None
         except ValueError:
             recipe = None
-        of_model, of_data = (recipe.publishing.license, data_license(recipe.data)) if recipe else (None, None)
-        # A model may be published under "other" where its data restricts what may be done with it.
-        stated.append(strictest([of_model, of_data]) or of_model or of_data)
+        stated.append(model_license(recipe) if recipe else None)
     return strictest(list(dict.fromkeys(stated)))
 
 
