@@ -35,6 +35,7 @@ from vaswani_hf.recipe.published import bases, is_on_hub
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.hardware import settled
+from vaswani_hf.training.initialization import with_base
 from vaswani_hf.training.results import read_results
 from vaswani_hf.training.resume import check_earlier_run, earlier_recipe, is_finished
 from vaswani_hf.training.run import InterruptedRunError
@@ -173,7 +174,7 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
     results: dict[str, dict[str, Any] | str] = {
         name: read_results(output / name)
         for name, recipe in recipes.items()
-        if is_finished(recipe, earlier_recipe(output / name))
+        if _has_ended(recipe, earlier_recipe(output / name))
     }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
@@ -190,6 +191,14 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
         write_whole(output / f"{stem}.md", "\n".join(table(recipes, results)) + "\n")
         draw(recipes, results, output / f"{stem}.png")
     return results
+
+
+def _has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
+    try:
+        check_earlier_run(settled(with_base(recipe, earlier), earlier), earlier)
+    except ValueError:
+        return False
+    return is_finished(recipe, earlier)
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:

@@ -52,8 +52,8 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
 
     if arguments.model is None:
         raise ValueError("`vaswani evaluate --text` needs a model.")
-    given = {name: value for name, value in vars(arguments).items() if value not in (None, False, [])}
-    known = {"model", "text", "json", "device", "dtype", "tokens_per_batch", "revision", "tokenize"}
+    given = {name: value for name, value in vars(arguments).items() if value is not None and value is not False}
+    known = {"model", "text", "json", "device", "dtype", "tokens_per_batch", "revision"}
     if others := sorted(given.keys() - known - {"command", "parser", "debug"}):
         owner = "a parser" if others[0] == "trees" else "translations"
         raise ValueError(
@@ -66,7 +66,9 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
 def _evaluate_trees(arguments: argparse.Namespace) -> None:
     from .parsing.files import TreeEvaluationJob, evaluate_trees
 
-    of_translations = "source reference compare picture lowercase split_compounds comet repetition_guard".split()
+    of_translations = (
+        "source reference compare picture tokenize lowercase split_compounds comet repetition_guard".split()
+    )
     for name in of_translations:
         if getattr(arguments, name):
             raise ValueError(f"`--{name}` is for translations, but `--trees` is for a parser; leave one of them out.")
@@ -103,7 +105,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             **{name: getattr(arguments, name) for name in names},
             model=arguments.model and _model(arguments),
             compare=tuple(arguments.compare or ()),
-            scoring={name: getattr(arguments, name) for name in ("tokenize", "lowercase", "split_compounds")},
+            scoring={
+                "tokenize": arguments.tokenize or "13a",
+                **{name: getattr(arguments, name) for name in ("lowercase", "split_compounds")},
+            },
             precision=_precision(arguments),
             options=options | _generate_arguments(arguments),
         )
@@ -184,10 +189,12 @@ def _average(arguments: argparse.Namespace) -> None:
     from .training.averaging import numbered_checkpoints, write_average
 
     chosen = arguments.checkpoints
+    if arguments.metric and not arguments.best:
+        raise ValueError(f"`--metric {arguments.metric}` is for `--best`, which is not given; leave it out.")
     if arguments.last or arguments.best:
         if len(chosen) != 1:
             raise ValueError(f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given.")
-        which = (arguments.last, arguments.best, arguments.metric)
+        which = (arguments.last, arguments.best, arguments.metric or "loss")
         chosen = numbered_checkpoints(Path(chosen[0]), *which, raw=arguments.raw)
     elif len(chosen) < 2:
         raise ValueError("`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.")
@@ -398,9 +405,7 @@ def _add_evaluate(commands: Any) -> None:
         "files of translations, one per line; significance by sacrebleu, scores by source length",
     )
     evaluate.add_argument("--picture", help="a new .png for the comparison: BLEU by source length")
-    evaluate.add_argument(
-        "--tokenize", default="13a", help="sacreBLEU's tokenizer: 13a (default), intl, char, none, …"
-    )
+    evaluate.add_argument("--tokenize", help="sacreBLEU's tokenizer: 13a (default), intl, char, none, …")
     evaluate.add_argument("--lowercase", action="store_true", help="compare without case")
     evaluate.add_argument(
         "--split_compounds",
@@ -448,7 +453,7 @@ def _add_average(commands: Any) -> None:
     choice = average.add_mutually_exclusive_group()
     choice.add_argument("--last", type=_positive, help="as many of the run's last checkpoints")
     choice.add_argument("--best", type=_positive, help="as many of its checkpoints with the best validation")
-    average.add_argument("--metric", choices=("loss", "bleu"), default="loss", help="of the best ones (loss)")
+    average.add_argument("--metric", choices=("loss", "bleu"), help="of the best ones (loss)")
     average.add_argument("--raw", action="store_true", help="the weights themselves of a run with a moving average")
 
 

@@ -166,6 +166,11 @@ def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
     assert splits == [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]
 
 
+def test_a_corpus_that_cleaning_left_nothing_of_takes_no_place(lengths):
+    weighted = WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [1.0, 2.0], 1)
+    assert sorted(weighted.of_epoch(1).tolist()) == [*range(sum(SIZES))]
+
+
 def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
     with pytest.raises(ValueError) as caught:
         WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)

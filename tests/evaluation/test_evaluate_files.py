@@ -220,6 +220,10 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
         ),
         (["a", "--compare", "b", "--tokenize", "13b"], "`tokenize` must be one of "),
         (
+            ["a", "--tokenize", "ja-mecab"],
+            "`tokenize` is 'ja-mecab', which needs a package or a file that is not there; ",
+        ),
+        (
             ["a", "--output", "new"],
             "`--output` is for translations of a model, but a is a file of translations; leave it out.",
         ),

@@ -21,7 +21,7 @@ BOTH = ("--both_directions=true", "--vocab_size=290")
 # Two batches a step, by two in turn or two processes; an epoch has 6 batches, so that steps 3 and 6 end one.
 WAYS = {
     "average": (1, (*AVERAGED, "--bpe_dropout=0.1", "--simcut_alpha=1", "--ema_decay=0.8", *WEIGHTED)),
-    "stream": (1, (*AVERAGED, "--streaming=true", "--optimizer=muon", *COSINE)),
+    "stream": (1, (*AVERAGED, "--streaming=true", "--r_drop_alpha=1", "--optimizer=muon", *COSINE)),
     "two processes": (
         2,
         (*AVERAGED, "--gradient_accumulation_steps=1", "--ema_decay=0.8", "--r_drop_alpha=1", *WEIGHTED, *BOTH),

@@ -261,6 +261,8 @@ def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
         (["evaluate", causal, "--text", str(tmp_path / "none")], "`--text` must be an existing file, but is "),
         (["evaluate", causal], "`--source` must be given to evaluate translations"),
         (["evaluate", masked, "--text", str(text), "--num_beams", "2"], "`--num_beams` is for translations"),
+        (["evaluate", causal, "--text", str(text), "--length_penalty", "0"], "`--length_penalty` is for translations"),
+        (["evaluate", causal, "--text", str(text), "--tokenize", "char"], "`--tokenize` is for translations"),
     ):
         code, out, err = vaswani(*words)
         assert code == 1 and err.startswith(message) and len(err.splitlines()) == 1

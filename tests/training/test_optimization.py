@@ -205,6 +205,10 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
             ["{run}/checkpoint-4", "{run}/checkpoint-8", "{run}/./checkpoint-4"],
             "`checkpoints` names one twice, in {run}/checkpoint-4, {run}/checkpoint-8, {run}/./checkpoint-4; name each once.",
         ),
+        (
+            ["{run}", "--last=2", "--metric=bleu"],
+            "`--metric bleu` is for `--best`, which is not given; leave it out.",
+        ),
         (["{run}/nothing", "--last=2"], "'{run}/nothing' must be the folder of a run, but there is none."),
         (
             ["{run}/checkpoint-4", "{other}"],

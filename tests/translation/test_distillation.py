@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.convert.export import export
-from vaswani_hf.data.corpus import load_split
+from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.schema import DataSection
 from vaswani_hf.training import train
 from vaswani_hf.translation.distillation import DistillationJob, distill
 from vaswani_hf.translation.translator import TranslationOptions, Translator
@@ -117,6 +118,17 @@ def test_a_student_has_the_licence_of_its_teacher_and_says_who_made_its_pairs(va
     (strict / "recipe.yaml").write_text(text.replace("corpus: numbers", "corpus: null", 1), encoding="utf-8")
     assert vaswani("distill", recipe, "--teacher", strict, "--output", tmp_path / "open.jsonl")[0] == 0
     assert "license" not in rows_of(tmp_path / "open.jsonl")[0]["distillation"]
+
+
+def test_pairs_of_unknown_licence_beside_distilled_ones_leave_it_open(tmp_path):
+    pair = {"translation": {"en": "one", "de": "eins"}}
+    record = {"license": "apache-2.0", "teachers": ["teacher sha256:0"]}
+    for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
+    assert pin_dataset(DataSection(train_pairs=files[:1]), None).license == "apache-2.0"
+    assert pin_dataset(DataSection(train_pairs=files), None).license is None
+    assert pin_dataset(DataSection(train_pairs=files[1:]), None) == DataSection(train_pairs=files[1:])
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):

@@ -117,7 +117,7 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
 
 def _with_facts_of_distillation(data: DataSection) -> DataSection:
     records = distillation_records(data.listed("train_pairs"))
-    if not records:
+    if not any(records):
         return data
     stated, teachers = ([record.get(name) for record in records] for name in ("license", "teachers"))
     license = strictest(list(dict.fromkeys(stated)))

@@ -164,7 +164,7 @@ def _paths(pair_source: PairSource, name: str) -> list[str | os.PathLike]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """What `vaswani distill` has recorded in the first lines of those files of pairs that it wrote.
+    """What `vaswani distill` has recorded in the first line of each of these files of pairs; nothing in those of others.
 
     Args:
         files: Files and patterns; what cannot be read has no record here, and a sentence when it is read as pairs.
@@ -176,7 +176,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             records.append(row.get("distillation"))
     except (OSError, ValueError):
         return []
-    return [record for record in records if isinstance(record, dict)]
+    return [record if isinstance(record, dict) else {} for record in records]
 
 
 def _stamps(pair_source: PairSource) -> tuple[tuple[int, int], ...]:

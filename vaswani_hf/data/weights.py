@@ -28,7 +28,7 @@ class _Turns(NamedTuple):
     def of_epoch(self, epoch: int) -> np.ndarray:
         """The pair that takes each place, [m], by its rank in the order of the lengths; these never fall."""
         n, m = len(self.pairs), self.num_places
-        return (np.arange(1, m + 1) * n - 1 - epoch * m % n) // max(m, 1)
+        return (np.arange(1, m + 1) * n - 1 - epoch * m % max(n, 1)) // max(m, 1)
 
     def longest(self, lengths: np.ndarray) -> np.ndarray:
         """The length of each place, [m]: that of the longest pair that ever takes it. The lengths are [n], by rank."""

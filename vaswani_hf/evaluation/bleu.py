@@ -248,17 +248,24 @@ class TranslationMetric(_MetricBase):
 
 
 def check_tokenizer(tokenize: str) -> None:
-    """Refuse a tokenizer that sacreBLEU does not have.
+    """Refuse a tokenizer that sacreBLEU does not have, or that needs what is not installed.
 
     Args:
         tokenize (str): Its name.
 
     Raises:
-        ValueError: If it is unknown.
+        ValueError: If it is unknown or cannot be used.
     """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise ValueError(f"`tokenize` must be one of {known}, but is {tokenize!r}.")
+    try:
+        BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError, OSError):
+        raise ValueError(
+            f"`tokenize` is {tokenize!r}, which needs a package or a file that is not there; install what sacreBLEU's documentation "
+            "names for it, or take another one, such as 13a."
+        ) from None
 
 
 def _reference_lists(predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str]]:

@@ -71,11 +71,13 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
-    # The data may have moved.
+    # The data may have moved, and a test split that is not named asks for nothing.
     return {
         name: value
         for name, value in published_recipe(recipe).values().items()
-        if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
+        if name in names
+        or name.startswith(("decoding.", "evaluation."))
+        or (name.startswith("data.test_") and value is not None)
     }
 
 
@@ -114,16 +116,18 @@ def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recorded.to_yaml())
 
 
-def training_facts_of(folder: Path) -> dict[str, Any]:
-    """What the results of a run say that its training took; nothing where there are none that can be read.
+def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
+    """What the training took by the results of a run that had ended at this step; nothing where steps were trained since.
 
     Args:
         folder (Path): The output folder.
+        trainer (VaswaniTrainer): The trainer.
     """
     try:
-        return dict(read_results(folder)["training"])
+        facts = dict(read_results(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
         return {}
+    return facts if not trainer.state.global_step and facts.get("steps") == trainer.start_step else {}
 
 
 def write_results(
@@ -136,15 +140,13 @@ def write_results(
         trainer (VaswaniTrainer): The trainer after its training.
         model (PreTrainedModel): The model with its final weights.
         steps (list): The steps of the checkpoints that these were made of.
-        before (dict): What the training took, where it was at this end before.
+        before (dict): What the training took, where the run had come to this end before; else nothing.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
     results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
-    if not trainer.state.global_step and before.get("steps") == step:
-        # Nothing was trained this time, on whatever machine.
-        results["training"] |= before
+    results["training"] |= before
     results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if corpus.test_text is not None and recipe.task in TEXT_TASKS:

@@ -17,8 +17,10 @@ from .results import asked_of, read_results
 # A resumed run may change the places of things and how often something is done, but nothing that is computed. The
 # product of the accumulation and the number of processes stays, which is checked below.
 FREE_TO_CHANGE = """
-    output_dir data.train_source data.train_target data.train_pairs data.validation_source data.validation_target
-    data.validation_pairs data.test_source data.test_target data.test_pairs data.num_proc data.license data.attribution
+    output_dir data.train_source data.train_target data.train_pairs data.train_text data.train_trees
+    data.validation_source data.validation_target data.validation_pairs data.validation_text data.validation_trees
+    data.test_source data.test_target data.test_pairs data.test_text data.test_trees data.test_split
+    data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
     training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
     training.dataloader_num_workers training.resume training.gradient_accumulation_steps
@@ -55,10 +57,12 @@ def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
     try:
         # Results of earlier versions do not say it.
         results = read_results(folder)
-        before, now = results.get("asked", asked_of(earlier or recipe)), asked_of(recipe)
-        # An average of several runs is none that has ended.
-        return "average_of" not in results and all(before.get(key, value) == value for key, value in now.items())
-    except (ValueError, AttributeError):
+        # An average of several runs is none that has ended, and scoring may have been interrupted.
+        if "average_of" in results or results.get("asked", {}) is None:
+            return False
+        before = asked_of(earlier or recipe) | results.get("asked", {})
+        return all(before.get(key) == value for key, value in asked_of(recipe).items())
+    except (ValueError, AttributeError, TypeError):
         # Damaged results are made again from the checkpoints.
         return False
 

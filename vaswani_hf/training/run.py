@@ -5,6 +5,7 @@ An earlier run is found in resume.py, the optimisation is in trainer.py, and wha
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,15 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
-from ..checkpoint.files import RESULTS_FILE, STATE_FILE, checkpoints_in, naming_the_folder, open_to_readers, step_of
+from ..checkpoint.files import (
+    RESULTS_FILE,
+    STATE_FILE,
+    checkpoints_in,
+    naming_the_folder,
+    open_to_readers,
+    step_of,
+    write_whole,
+)
 from ..checkpoint.hub import HubError
 from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..checkpoint.manifest import facts_of
@@ -45,7 +54,7 @@ from .checkpoints import (
 from .hardware import described, settled
 from .initialization import begin_with_base, check_frozen, frozen_weights, take_tokenizers, with_base
 from .processes import Processes, say
-from .results import read_results, record_licenses, record_recipe, training_facts_of, write_results
+from .results import facts_of_this_end, read_results, record_licenses, record_recipe, write_results
 from .resume import (
     check_earlier_run,
     earlier_recipe,
@@ -358,19 +367,20 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
     model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
-    before = training_facts_of(folder)
+    before = facts_of_this_end(folder, trainer)
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
-        save_model(model, corpus, folder)
+        save_model(model, corpus, folder, before)
         write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints], before)
 
 
-def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
+def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Writes model and tokenizers into a folder, file by file complete or not at all.
 
     Args:
         model (PreTrainedModel): The model with its final weights.
         corpus (Corpus): Its tokenizers are saved too.
         folder (Path): The checkpoint's folder.
+        before (dict): What the training took, which stays where scoring these weights is interrupted.
     """
     staging = folder / FINAL_STAGING_FOLDER
     refuse_vanished(folder)
@@ -378,8 +388,11 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
     model.save_pretrained(staging)
     open_to_readers(staging)
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
-    # Those of an earlier end are not those of these weights.
-    (folder / RESULTS_FILE).unlink(missing_ok=True)
+    # The scores of an earlier end are not those of these weights.
+    if before:
+        write_whole(folder / RESULTS_FILE, json.dumps({"training": before, "asked": None}))
+    else:
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
