@@ -35,10 +35,9 @@ from vaswani_hf.recipe.published import bases, is_on_hub
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.hardware import settled
-from vaswani_hf.training.initialization import with_base
 from vaswani_hf.training.results import read_results
 from vaswani_hf.training.resume import check_earlier_run, earlier_recipe, is_finished
-from vaswani_hf.training.run import InterruptedRunError
+from vaswani_hf.training.run import InterruptedRunError, completed
 
 # The keys that say where a run is and what it reads, and not what it tries.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
@@ -79,7 +78,7 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             if recipe.model.get("init_from") is None:
                 # What the folder holds from an earlier time must be this run; one with a base is looked at when it is there.
                 earlier = earlier_recipe(output / name)
-                check_earlier_run(settled(recipe, earlier), earlier)
+                check_earlier_run(settled(completed(recipe, earlier) if earlier else recipe, earlier), earlier)
         except ValueError as error:
             raise ValueError(f"The run `{name}` in '{path}': {error}") from None
         recipes[name] = recipe
@@ -111,7 +110,7 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
         ValueError: If that one comes later, or there is no such model.
     """
     given = recipe.model.get("init_from")
-    places = {base: _place_of(base, names, earlier, output) for base in bases(recipe) if base is not None}
+    places = {base: _place_of(base, names, earlier, output) for base in bases(recipe)}
     if not places:
         return recipe
     begun = {part: places[base] for part, base in given.items()} if isinstance(given, dict) else places[str(given)]
@@ -172,9 +171,7 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
     """
     # Those that have ended earlier stay in the table, whatever interrupts it.
     results: dict[str, dict[str, Any] | str] = {
-        name: read_results(output / name)
-        for name, recipe in recipes.items()
-        if _has_ended(recipe, earlier_recipe(output / name))
+        name: read_results(output / name) for name, recipe in recipes.items() if _has_ended(recipe)
     }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
@@ -193,10 +190,14 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
     return results
 
 
-def _has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
+def _has_ended(recipe: Recipe) -> bool:
+    """True if there are the results of this run, and of no other that was in its folder earlier."""
     try:
-        check_earlier_run(settled(with_base(recipe, earlier), earlier), earlier)
-    except ValueError:
+        earlier = earlier_recipe(Path(recipe.output_dir))
+        if earlier is None:
+            return False
+        check_earlier_run(settled(completed(recipe, earlier), earlier), earlier)
+    except (OSError, ValueError):
         return False
     return is_finished(recipe, earlier)
 
@@ -211,9 +212,12 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     Returns:
         str: Keys with values; empty for the first one itself.
     """
+    keys = {**recipe.values(), **first.values()}
+    # A model for each part has a key for each part.
+    keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
         key: Path(value).name if value and key.startswith("model.init_from") else value
-        for key in {**recipe.values(), **first.values(), "model.init_from": None}
+        for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
         and not key.startswith(_OF_THE_PLACE)
     }

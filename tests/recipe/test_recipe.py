@@ -223,6 +223,10 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
         (["--max_steps", "abc"], "`training.max_steps` must be an integer or null, but is 'abc'."),
         (["--max_steps", "1.5"], "`training.max_steps` must be an integer or null, but is 1.5."),
         (["--max_steps", "-3"], "`training.max_steps` must be positive, but is -3."),
+        (
+            ["--init_from", "{encoder: a, encoder: b}"],
+            "`encoder` stands twice in line 1 and after; keep one of them.",
+        ),
         (["--max_steps", "[1"], "`--max_steps` must be a value of YAML, but is '[1'; close its brackets and quotes."),
         (
             ["--frozen", "[encoder"],
@@ -572,6 +576,15 @@ def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
     folder = files(**texts)
     assert load_recipe(folder / "own.yaml", ["--seed", "1"]) == load_recipe(folder / "base.yaml", ["--seed", "1"])
     assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model == {"d_model": 64, "d_k": 4}
+
+
+def test_a_record_of_an_earlier_version_is_read_where_it_took_what_is_refused_now(recipe_file):
+    path = recipe_file(MINIMAL.replace("corpus: numbers", "train_pairs: a.jsonl"))
+    patient = ["--early_stopping_patience", "2"]
+    with pytest.raises(ValueError, match="needs a validation split"):
+        load_recipe(path, patient)
+    assert load_recipe(path, patient, is_record=True).training.early_stopping_patience == 2
+    assert load_recipe(path, ["--target_language", "en"], is_record=True).data.target_language == "en"
 
 
 def test_a_mapping_inside_a_section_is_taken_away_by_null(files):

@@ -200,6 +200,14 @@ def test_a_first_run_of_another_shape_or_beginning_is_told_from_the_others(ablat
     assert ablation.changes(recipes["wide"], recipes["plain"]) == "d_k 16, init_from base"
 
 
+def test_a_relative_output_is_no_repository(ablation, words, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = folder / "relative.yaml"
+    path.write_text("recipe: recipe.yaml\nruns: {first: {}, second: {init_from: first}}")
+    recipes = ablation.planned_runs(path, Path("runs"), words[2:])
+    assert not any(ablation._has_ended(recipe) for recipe in recipes.values())
+
+
 def test_parts_of_other_models_are_begun_with(ablation, words, folder, tmp_path):
     (folder / "part").mkdir()
     text = RECIPE.replace("model: {", f"model: {{init_from: {{encoder: {folder / 'part'}}}, ")

@@ -99,9 +99,15 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (tmp_path / "moved").mkdir()
     moved = base.rename(tmp_path / "moved" / "base")
+    record = (moved / "recipe.yaml").read_text()
+    (moved / "recipe.yaml").write_text(
+        record.replace("  license: null\n  attr", "  license: research-only\n  attr", 1)
+    )
     run("next", f"--init_from={moved}", *AT_REST, "--resume=true")
     assert same(weights(folder), weights(finished))
-    assert load_recipe(folder / "recipe.yaml").model["init_from"] == str(moved)
+    now = load_recipe(folder / "recipe.yaml")
+    # It is what lies there now.
+    assert (now.model["init_from"], now.data.license) == (str(moved), "research-only")
 
 
 def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(run):

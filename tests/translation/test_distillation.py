@@ -227,6 +227,32 @@ def test_a_killed_run_goes_on(vaswani, python, teacher, recipe, tmp_path):
     assert output.read_bytes() == whole.read_bytes()
 
 
+def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
+    (tmp_path / "texts.yaml").write_text(
+        "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
+    )
+    code, _, sentence = vaswani(
+        "distill", tmp_path / "texts.yaml", "--teacher", teacher, "--output", tmp_path / "d.jsonl"
+    )
+    assert (code, sentence) == (
+        1,
+        "`vaswani distill` is for recipes of `task: translation`, but `task` is causal_lm; give another recipe.",
+    )
+
+
+def test_a_teacher_may_be_renamed_and_is_named_once(vaswani, teacher, recipe, tmp_path):
+    teacher, output = shutil.copytree(teacher, tmp_path / "first"), tmp_path / "distilled.jsonl"
+    twice = ["--teacher", teacher, f"{tmp_path}/./first"]
+    code, _, sentence = vaswani("distill", recipe, *twice, "--output", output)
+    assert code == 1 and sentence.startswith("`--teacher` names one model twice, in ") and not output.exists()
+    assert vaswani("distill", recipe, "--teacher", teacher, "--output", output)[0] == 0
+    whole = output.read_bytes()
+    output.write_bytes(b"".join(whole.splitlines(keepends=True)[:20]))
+    teacher = teacher.rename(tmp_path / "second")
+    assert vaswani("distill", recipe, "--teacher", teacher, "--output", output, "--resume")[0] == 0
+    assert output.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

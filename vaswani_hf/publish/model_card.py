@@ -76,7 +76,7 @@ def model_card(
         "license": chosen or (None if data.get("license") in UNCERTAIN else data.get("license")),
         "is_chosen": chosen is not None,
         "is_recorded": bool(recipe or results),
-        "is_finished": bool(results.keys() - {"average_of"}),
+        "is_finished": bool(results.keys() - {"average_of"}) and results.get("asked", {}) is not None,
         "average_of": results.get("average_of"),
         "base_model": base_model or (begun[0] if len(begun) == 1 else begun or None),
         "base_name": " and ".join(map(last_part, bases(recipe))) or None if recipe else None,

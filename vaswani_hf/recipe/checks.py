@@ -38,12 +38,13 @@ _NOT_NEGATIVE = """
 _LARGEST_WEIGHT = 1000
 
 
-def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
+def check_recipe(recipe: Recipe, *, needs_data: bool = True, is_record: bool = False) -> None:
     """Refuses a recipe that describes no possible run.
 
     Args:
         recipe (Recipe): Keys and types are right already.
         needs_data (bool): It must say what it is trained on.
+        is_record (bool): A run has recorded it; some versions took what would be without effect, or lose something.
 
     Raises:
         ValueError: If a number is out of its range, keys contradict each other, or the data does not allow the licence.
@@ -59,6 +60,9 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True) -> None:
     _check_publishing(recipe.publishing)
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
     _check_sources(recipe, needs_data)
+    if not is_record:
+        _check_patience(recipe.data, recipe.training.early_stopping_patience)
+        _check_columns(recipe.data)
     _check_weights(recipe.data)
     _check_directions(recipe)
     _check_tokenizer(recipe.tokenizer)
@@ -205,8 +209,6 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
             f"Exactly one of {', '.join(names)} and {last} must be given, but {' and '.join(given) or 'none'} "
             f"{'are; set the others to null' if given else 'is'}."
         )
-    if given:
-        _check_patience(data, recipe.training.early_stopping_patience)
     for split in ("train", "validation", "test"):
         source, target = getattr(data, f"{split}_source"), getattr(data, f"{split}_target")
         if (source is None) != (target is None):
@@ -222,7 +224,8 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
 
 def _check_patience(data: DataSection, patience: int | None) -> None:
     has_validation = data.corpus or data.files("validation") or (data.dataset and data.validation_split)
-    if patience and not has_validation:
+    has_data = data.dataset or data.files("train")
+    if patience and has_data and not has_validation:
         kind = "split" if data.dataset else "trees" if data.train_trees else "text" if data.train_text else "source"
         target = " with `data.validation_target`" if kind == "source" else ""
         raise ValueError(
@@ -259,8 +262,7 @@ def _check_weights(data: DataSection) -> None:
             )
 
 
-def _check_directions(recipe: Recipe) -> None:
-    data, tokenizer = recipe.data, recipe.tokenizer
+def _check_columns(data: DataSection) -> None:
     kinds = ("dataset", "train_pairs", "validation_pairs", "test_pairs")
     of_columns = [f"`data.{kind}`" for kind in kinds if getattr(data, kind)]
     if of_columns and data.source_language and data.source_language == data.target_language:
@@ -268,6 +270,10 @@ def _check_directions(recipe: Recipe) -> None:
             f"{of_columns[0]} has the sides of a pair by the names of the languages, but `data.source_language` and "
             f"`data.target_language` are both {data.source_language!r}; name its two columns."
         )
+
+
+def _check_directions(recipe: Recipe) -> None:
+    data, tokenizer = recipe.data, recipe.tokenizer
     if not data.both_directions:
         return
     if not tokenizer.shared_vocabulary:

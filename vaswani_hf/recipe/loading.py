@@ -62,7 +62,7 @@ def load_recipe(
     recipe = settle_task(_build(Recipe, content, ""))
     if not is_record:
         refuse_keys_of_other_tasks(recipe.task, flat(content))
-    check_recipe(recipe, needs_data=needs_data)
+    check_recipe(recipe, needs_data=needs_data, is_record=is_record)
     return recipe
 
 
@@ -208,11 +208,13 @@ def _value(key: str, text: str) -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError):
-        # Of a date that there is not, YAML says it with a plain ValueError.
-        raise ValueError(
-            f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes."
-        ) from None
+    except ValueError as error:
+        # The loader says which key stands twice; of a date that there is not, YAML says too little.
+        if str(error).startswith("`"):
+            raise
+    except yaml.YAMLError:
+        pass
+    raise ValueError(f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes.")
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

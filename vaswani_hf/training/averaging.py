@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file
@@ -33,12 +33,11 @@ from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..recipe.licenses import strictest
-from ..recipe.loading import load_recipe
-from ..recipe.published import last_part, model_license
+from ..recipe.licenses import data_license, strictest
+from ..recipe.published import last_part
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, PublishingSection
 from .checkpoints import number_of, scheduled_checkpoints
-from .initialization import with_terms
+from .initialization import record_of, with_terms
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
@@ -111,8 +110,9 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
 
-    If they have one recipe, because they are of one run, the average has it too; else it has that of the first, with the
-    strictest licence and whom to credit of all, and the names of all in results.json.
+    If they have one recipe, because they are of one run, the average has it too; else it has the first recorded one, with the
+    terms of all: a licence that restricts the use, or an unknown one where they differ, and whom to credit. results.json
+    has their names.
 
     Args:
         names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
@@ -157,21 +157,28 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Writes what holds for the average of checkpoints: their recipe, or the first recorded one with the terms of all."""
-    paths = [path for path in map(recipe_file, folders) if path]
-    if not paths:
+    """Writes what holds for the average of checkpoints: their recipe, or the first recorded one with the terms of all.
+
+    The licence is one that restricts the use, if any does; else it is unknown where they differ, or one is not recorded.
+    """
+    paths = [recipe_file(folder) for folder in folders]
+    if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
+        (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
         return
-    if len(paths) == len(folders) and len({path.read_bytes() for path in paths}) == 1:
-        (output / RECIPE_FILE).write_bytes(paths[0].read_bytes())
+    records = [record_of(folder) for folder in folders]
+    recorded = [record for record in records if record]
+    if not recorded:
         return
-    first, *others = (load_recipe(path, needs_data=False, is_record=True) for path in paths)
-    data, licenses = first.data, dict.fromkeys(map(model_license, (first, *others)))
-    licenses |= {} if len(paths) == len(folders) else {None: None}
-    for other in others:
+    first, data = recorded[0], recorded[0].data
+    for other in recorded[1:]:
         data = with_terms(data, other)
-    data = dataclasses.replace(data, license=strictest(list(licenses)) or "unknown")
-    # What the first may be published under, the others may forbid.
-    first = dataclasses.replace(first, data=data, publishing=PublishingSection())
+    of_data = dict.fromkeys(data_license(record.data) if record else None for record in records)
+    of_models = dict.fromkeys(record.publishing.license if record else None for record in records)
+    # What one may be published under, another may forbid.
+    agreed = next(iter(of_models)) if len(of_models) == 1 else None
+    restricting = strictest([None, *of_data, *([] if agreed else of_models)])
+    data = dataclasses.replace(data, license=restricting or strictest([*of_data]) or "unknown")
+    first = dataclasses.replace(first, data=data, publishing=PublishingSection(license=agreed))
     write_whole(output / RECIPE_FILE, first.to_yaml())
     content = {"average_of": [_shown(name) for name in names]}
     write_whole(output / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..checkpoint.files import recipe_file
+from ..checkpoint.files import WEIGHTS_FILE, checkpoints_in, recipe_file
 from ..checkpoint.kinds import KINDS, TRANSLATION
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers, save_tokenizers, tags_of
@@ -53,9 +53,11 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     if given is None:
         return recipe
     recorded = earlier.model if earlier is not None else {}
-    if earlier is not None and _are_same(given, recorded.get("init_from")):
+    folder = Path(recipe.output_dir)
+    has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
+    if earlier is not None and has_begun and _are_same(given, recorded.get("init_from")):
         model = {**{field: recorded[field] for field in MODEL_FIELDS if field in recorded}, **recipe.model}
-        model["init_from"] = _where_it_is(given, recorded["init_from"])
+        model["init_from"] = recorded["init_from"]
         tokenizer = dataclasses.replace(earlier.tokenizer, bpe_dropout=recipe.tokenizer.bpe_dropout)
         tokenizer = tokenizer if recipe.tokenizer.keep else recipe.tokenizer
         return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=with_terms(recipe.data, earlier))
@@ -166,8 +168,12 @@ def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
     return {piece: number for piece, number in vocabulary.items() if piece != MASK}
 
 
-def _record_of(folder: Path) -> Recipe | None:
-    """What the run of a model has recorded; None where there is nothing that can be read."""
+def record_of(folder: Path) -> Recipe | None:
+    """What the run of a model has recorded; None where there is nothing that can be read.
+
+    Args:
+        folder (Path): The checkpoint.
+    """
     path = recipe_file(folder)
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -176,7 +182,7 @@ def _record_of(folder: Path) -> Recipe | None:
 
 
 def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
-    record = _record_of(base.folder)
+    record = record_of(base.folder)
     found = with_terms(data, record) if record else data
     if found.license != data.license:
         say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
@@ -192,10 +198,9 @@ def with_terms(data: DataSection, base: Recipe) -> DataSection:
     """
     # Of several licences it is one that restricts the use, or none.
     restricting = strictest([data.license, model_license(base)])
-    own, other = data.attribution or "", base.data.attribution or ""
     # A run that goes on has both of them already.
-    credit = max(own, other, key=len) if own in other or other in own else f"{own}; {other}"
-    return dataclasses.replace(data, license=restricting or data.license, attribution=credit or None)
+    credits = dict.fromkeys("; ".join(filter(None, (data.attribution, base.data.attribution))).split("; "))
+    return dataclasses.replace(data, license=restricting or data.license, attribution="; ".join(credits) or None)
 
 
 def _pinned(name: str, folder: Path) -> str:
@@ -219,13 +224,6 @@ def _is_same(name: str, recorded: str) -> bool:
     recorded_id, _, commit = recorded.partition("@")
     is_commit = re.fullmatch("[0-9a-f]{7,40}", revision) is not None
     return repo_id == recorded_id and (not is_commit or commit.startswith(revision))
-
-
-def _where_it_is(given: Any, recorded: Any) -> Any:
-    """What a run has recorded of a model that it begins with, or the folder that the model was moved to."""
-    if isinstance(given, dict):
-        return {stack: _where_it_is(name, recorded[stack]) for stack, name in given.items()}
-    return os.path.abspath(given) if is_folder_of_base(recorded) and Path(given).is_dir() else recorded
 
 
 def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: str) -> TokenizerSection:
@@ -259,7 +257,7 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
     own = load_tokenizers(folder, name)[0].get_vocab()
     sizes = {("vocab_size", len(vocabulary)) for vocabulary in (own, _without_mask(own))}
     # A small corpus has fewer pieces than its recipe asked for, which one that extends it says again.
-    record = _record_of(folder)
+    record = record_of(folder)
     sizes |= {(key, getattr(record.tokenizer, key)) for key in found} if record else set()
     for key, value in found.items():
         asked = getattr(section, key)

@@ -71,13 +71,11 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
-    # The data may have moved, and a test split that is not named asks for nothing.
+    # The data may have moved.
     return {
         name: value
         for name, value in published_recipe(recipe).values().items()
-        if name in names
-        or name.startswith(("decoding.", "evaluation."))
-        or (name.startswith("data.test_") and value is not None)
+        if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
     }
 
 

@@ -137,7 +137,7 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: settled(_complete(recipe, earlier), earlier))
+    recipe = processes.by_first(lambda: settled(completed(recipe, earlier), earlier))
     training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
     if processes.by_first(lambda: is_finished(recipe, earlier)):
@@ -215,8 +215,19 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
 
 
-def _complete(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data, and of the model that it begins with, whose terms come on top."""
+def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+    """A recipe with the facts of its data, and of the model that it begins with, whose terms come on top.
+
+    Args:
+        recipe (Recipe): The run.
+        earlier (Recipe, optional): What the run to be resumed has recorded, which says them already.
+
+    Returns:
+        Recipe: Checked.
+
+    Raises:
+        ValueError: If there are no such data or no such model, or these do not allow the licence.
+    """
     data = pin_dataset(recipe.data, earlier.data if earlier else None)
     recipe = with_base(dataclasses.replace(recipe, data=data), earlier)
     # Both may have found a licence.
@@ -390,7 +401,8 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
     save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
     # The scores of an earlier end are not those of these weights.
     if before:
-        write_whole(folder / RESULTS_FILE, json.dumps({"training": before, "asked": None}))
+        facts = {key: value for key, value in before.items() if key != "averaged_steps"}
+        write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
