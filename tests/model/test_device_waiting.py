@@ -131,13 +131,21 @@ PADDED = {"right": [[5, 6, 7, 2], [8, 2, 1, 1]], "left": [[5, 6, 7, 2], [1, 1, 8
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"position_embedding": "learned"}, {"norm_position": "pre", "label_smoothing": 0.0}]
+    "fields",
+    [
+        {},
+        {"position_embedding": "learned"},
+        {"norm_position": "pre", "label_smoothing": 0.0},
+        {"pad_token_id": 0, "decoder_start_token_id": 0, "label_smoothing": 0.0},
+    ],
 )
 @pytest.mark.parametrize("targets", PADDED)
-def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, monkeypatch):
+@pytest.mark.parametrize("num_items", [None, 6])
+def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, num_items, monkeypatch):
     labels = torch.tensor(PADDED[targets])
     batch = {"input_ids": torch.tensor([[5, 9, 2], [7, 2, 1]]), "labels": labels.masked_fill(labels == 1, -100)}
-    batch["num_items_in_batch"] = torch.tensor(6)
+    if num_items:
+        batch["num_items_in_batch"] = torch.tensor(num_items)
     for implementation in ("sdpa", "eager"):
         model = tiny_model(**{"label_smoothing": 0.1} | fields).train()
         model.set_attn_implementation(implementation)

@@ -393,6 +393,9 @@ def test_a_config_has_the_fields_of_one_stack():
     assert (other.num_hidden_layers, other.num_attention_heads) == (2, 4)
     two = VaswaniConfig(**SHAPE, share_encoder_decoder_embeddings=False, decoder_vocab_size=19)
     assert VaswaniForCausalLM(two).config.vocab_size == 19 and VaswaniForMaskedLM(two).config.vocab_size == 23
+    deep = VaswaniConfig(**SHAPE | {"encoder_layers": 3, "decoder_layers": 2, "attention_window": [1, 2, 3, 4, 5]})
+    assert VaswaniForMaskedLM(deep).config.attention_window == [1, 2, 3]
+    assert VaswaniForCausalLM(deep).config.attention_window == [4, 5]
     for name, value, message in (
         ("is_encoder_decoder", True, "`is_encoder_decoder` must be False for a model of one stack, but is True."),
         ("decoder_layers", 0, "`decoder_layers` must be a positive integer, but is 0."),

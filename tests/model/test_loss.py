@@ -272,6 +272,19 @@ def test_adapted_output_projections_are_called(tiny_model):
     close(model(**batch).loss, expected)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("skip_logits", [None, False])
+def test_hooks_of_the_output_projection_are_called(tiny_model, smoothing, skip_logits):
+    model, batch, called = tiny_model(label_smoothing=smoothing).train(), random_batch(3), []
+    expected = model(**batch).loss
+    model.lm_head.register_forward_hook(lambda *_: called.append("forward"))
+    model.lm_head.register_full_backward_hook(lambda *_: called.append("backward"))
+    loss = model(**batch, skip_logits=skip_logits).loss
+    close(loss, expected)
+    loss.backward()
+    assert called == ["forward", "backward"]
+
+
 PEAK_MEMORY = """
 import resource, sys, torch
 from vaswani_hf.model.loss_vaswani import chunked_cross_entropy

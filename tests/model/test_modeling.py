@@ -408,8 +408,7 @@ def test_resizing_the_target_of_a_shared_vocabulary_is_refused(tiny_model):
     with pytest.raises(ValueError) as error:
         tiny_model().resize_decoder_token_embeddings(30)
     assert str(error.value) == (
-        "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; use "
-        "`resize_token_embeddings`."
+        "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; use `resize_token_embeddings`."
     )
 
 

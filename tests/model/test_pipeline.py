@@ -275,10 +275,7 @@ def test_a_generation_config_is_taken_as_it_is(translator, monkeypatch):
 def test_a_short_limit_is_reported(translator, transformers_log):
     length = len(translator.tokenizer(TEXTS[1]).input_ids)
     translator(TEXTS[1], max_new_tokens=length)
-    expected = (
-        f"A text has {length} tokens, and its translation can have no more than {length}; if it is cut off, give a "
-        "larger `max_new_tokens`."
-    )
+    expected = f"A text has {length} tokens, its translation at most {length}; if it is cut off, give a larger `max_new_tokens`."
     assert [record.getMessage() for record in transformers_log.records] == [expected]
     translator(TEXTS[1], max_new_tokens=2 * length)
     assert len(transformers_log.records) == 1
@@ -612,6 +609,12 @@ def test_scores_are_those_of_the_search(translator, tokenizer):
     assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
     nested = translator(TEXTS, return_scores=True, batch_size=2, **settings)
     assert [[record.keys() >= {"score"} for record in of_text] for of_text in nested] == [[True] * 3] * 4
+
+
+def test_a_setting_of_what_generate_returns_changes_nothing(translator, monkeypatch):
+    assert translator(TEXTS[:3], return_dict_in_generate=True) == RECORDS[:3]
+    monkeypatch.setattr(translator.model.generation_config, "return_dict_in_generate", True)
+    assert translator(TEXTS[:3]) == RECORDS[:3]
 
 
 def test_long_texts(translator):

@@ -276,6 +276,22 @@ def test_a_processor_by_row_sees_the_row_of_its_sentence(model, early_stopping, 
     assert expected.sequences.tolist() != rolled.sequences.tolist()
 
 
+def test_a_user_s_rule_is_asked_of_paths_that_there_are(model):
+    seen = set()
+
+    def allowed(sentence, path):
+        path = (sentence, *path.tolist())
+        # A grammar or a trie knows no other path than one token after one that it has allowed.
+        assert len(path) == 2 or path[:-1] in seen
+        seen.add(path)
+        return list(range(3, 15)) + [EOS]
+
+    for options in ({"num_beams": 3, "early_stopping": True}, {"num_beams": 1}):
+        seen.clear()
+        model.generate(**batch_of(SOURCES), max_new_tokens=14, prefix_allowed_tokens_fn=allowed, **options)
+        assert len(seen) > len(SOURCES)
+
+
 def stop_behind(token):
     def criterion(input_ids, scores, **kwargs):
         return (input_ids[:, -1] == token) & torch.tensor(input_ids.shape[1] > 2)

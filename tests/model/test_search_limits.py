@@ -313,7 +313,9 @@ def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, nu
         assert found.shape[1] == 61 and PAD not in found
 
 
-@pytest.mark.parametrize("given", [{}, {"max_length_a": 1.0, "max_length_b": 50}], ids=["default", "paper"])
+@pytest.mark.parametrize(
+    "given", [{}, {"max_length_a": 1.0, "max_length_b": 50}, {"max_new_tokens": 30}, {"max_length": 40}], ids=str
+)
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_learned_positions_are_not_overrun(tiny_config, given, num_beams):
     model = translator(tiny_config, position_embedding="learned", max_position_embeddings=16)

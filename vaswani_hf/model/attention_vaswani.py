@@ -375,7 +375,8 @@ def _is_declared(attention: VaswaniAttention, *names: str) -> bool:
 
 def is_untouched(module: nn.Module) -> bool:
     """No hook and no other forward, such as that of offloading, was put into a module itself."""
-    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not (any(hooks) or "forward" in vars(module))
 
 
 def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PrefixConstrainedLogitsProcessor
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from .configuration_vaswani import PACKAGE_PARTS
@@ -105,6 +105,10 @@ class BeamSearch:
         self.limits, self.processors, criteria, self.source_mask = task.arguments
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
         self.first_limit, self.last_limit = torch.stack(self.limits.aminmax()).tolist()
+        # Rules of users may follow each row by its tokens, and a sentence that has left has none.
+        kinds = {type(rule) for rule in (*self.processors, *self.criteria)}
+        packages = {kind.__module__.partition(".")[0] for kind in kinds} - {"transformers", __name__.partition(".")[0]}
+        self.may_leave = not (self.in_lock_step or packages or PrefixConstrainedLogitsProcessor in kinds)
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
         fills = pad is not None and (config.num_beams == 1 or (int(pad) and self.eos is not None))
@@ -186,7 +190,7 @@ class BeamSearch:
         else:
             self.paths = paths[:, : self.num_beams]
             self.scores, self.parents = candidates.scores[:, : self.num_beams], candidates.parents[:, : self.num_beams]
-        if not (self.is_over or self.in_lock_step or 8 * num_staying > 7 * len(self.sentences)):
+        if self.may_leave and not (self.is_over or 8 * num_staying > 7 * len(self.sentences)):
             self._leave(int(num_staying))
 
     def _told(self, *numbers: torch.Tensor) -> list[float]:

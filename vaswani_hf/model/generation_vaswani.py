@@ -169,9 +169,7 @@ class VaswaniGeneration(GenerationMixin):
         is_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         streamer = arguments.get("streamer")
         if is_search and streamer is not None:
-            raise ValueError(
-                f"`streamer` shows one beam and must come with `num_beams=1`, but that is {config.num_beams}."
-            )
+            raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
         for sampling, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if extras and not is_search and is_given:
                 raise ValueError(
@@ -263,13 +261,13 @@ class VaswaniGeneration(GenerationMixin):
         most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
         tensors = (source, model_kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
         source_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
-        if (longest := tokens_at_most(config, source_length)) is None:
-            return None
+        by_source = tokens_at_most(config, source_length)
+        longest = most if by_source is None else min(by_source, most)
         if has_no_length or config.max_new_tokens is not None:
-            config.max_new_tokens = min(longest, most, sys.maxsize if has_no_length else config.max_new_tokens)
+            config.max_new_tokens = min(longest, sys.maxsize if has_no_length else config.max_new_tokens)
         else:
-            config.max_length = min(config.max_length, prompt_length + min(longest, most))
-        if (mask := model_kwargs.get("attention_mask")) is None:
+            config.max_length = min(config.max_length, prompt_length + longest)
+        if by_source is None or (mask := model_kwargs.get("attention_mask")) is None:
             return None
         limits = [tokens_at_most(config, length) or 1 for length in (mask != 0).sum(dim=1).tolist()]
         return torch.tensor([prompt_length + min(limit, most) for limit in limits], device=mask.device)

@@ -109,6 +109,9 @@ class VaswaniStackConfig(VaswaniConfig):
             "dtype",
         )
         fields = {name: value for name, value in fields.items() if name not in unused and not name.startswith("_")}
+        if isinstance(config.attention_window, (list, tuple)):
+            # It may have an entry for each layer of both stacks.
+            fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields | {"vocab_size": vocab_size})
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:

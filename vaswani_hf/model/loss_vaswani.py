@@ -101,7 +101,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             logits = torch.mm(hidden, matrix.T, out=products[: len(hidden)]).float()
             if excluded is not None:
                 logits[:, excluded[0]] = excluded[1]
-            total += (other - gold) * logits.gather(-1, index).sum()
+            total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
             # Beside the products, passes over the logits are the cost.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
@@ -148,7 +148,7 @@ def chunked_cross_entropy(
     labels, device = labels.to(hidden_states.device), hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     states, labels = hidden_states.flatten(0, -2), labels.flatten()
-    valid = labels != IGNORED_LABEL
+    valid, divisor = labels != IGNORED_LABEL, _divisor(labels, num_items)
     if is_waited_for(states):
         states, labels = states.masked_fill(~valid[:, None], 0.0), labels.clamp(min=0)
     else:
@@ -156,4 +156,4 @@ def chunked_cross_entropy(
         states, labels, valid = states[valid], labels[valid], valid[valid]
     target = target_probabilities(smoothing, form, weight.shape[0])
     total = _ChunkedCrossEntropy.apply(states, weight, labels, valid[:, None], target, excluded, dtype)
-    return total / _divisor(labels, num_items)
+    return total / divisor

@@ -87,14 +87,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         unfused = [score for is_cross in (False, True) if (score := config.score_of(is_cross)) in UNFUSED_SCORES]
         if unfused and attn_implementation not in (None, "eager"):
             raise ValueError(
-                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", which no other one computes, '
-                f"but is {attn_implementation!r}."
+                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", but is {attn_implementation!r}.'
             )
         windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)} - {None}
         if windows and not (asked in _WITH_WINDOW or "flash" in asked):
             raise ValueError(
-                f"`attn_implementation` must be one of {', '.join(_WITH_WINDOW)} or a flash attention for an "
-                f"`attention_window`, but is {attn_implementation!r}."
+                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, but is {attn_implementation!r}."
             )
         attn_implementation = "eager" if unfused else attn_implementation
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
@@ -138,8 +136,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model shares one embedding; "
-                "use `resize_token_embeddings`."
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; use `resize_token_embeddings`."
             )
         decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
         sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -217,6 +214,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
                 return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
         logits = self.lm_head(hidden_states)
         if excluded is not None:
+            logits = logits.clone() if logits.requires_grad else logits  # A hook may have given a view.
             logits[..., excluded] = EXCLUDED_LOGIT
         return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
 
@@ -227,8 +225,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
     def _has_plain_head(self) -> bool:
-        # A bare matrix: no adapter, no quantization, no tensor-parallel share.
-        return type(self.lm_head) is nn.Linear and self.lm_head.bias is None and self._tp_size in (None, 1)
+        # A bare matrix: no adapter, no quantization, no tensor-parallel share, nobody who listens.
+        head = self.lm_head
+        return type(head) is nn.Linear and head.bias is None and is_untouched(head) and self._tp_size in (None, 1)
 
     @property
     def decodes_trees(self) -> bool:

@@ -174,7 +174,7 @@ class GenerateBackend:
             # Models of others do not look at their logits.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
-            sequences = self.model.generate(**arguments)
+            sequences = self.model.generate(**arguments | {"return_dict_in_generate": False})
             finite.refuse(len(segments))
         except NotFiniteError as error:
             error.text = segments[error.sentence].text
@@ -230,8 +230,7 @@ class TranslationEngine:
         # transformers 4 warns at this share too.
         if options.warn_of_limit and limit is not None and longest > 0.9 * limit:
             logger.warning(
-                f"A text has {longest} tokens, and its translation can have no more than {limit}; "
-                "if it is cut off, give a larger `max_new_tokens`."
+                f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger `max_new_tokens`."
             )
         results = iter(self._described(segments, self._search(segments, options), options))
         ranks = range(setting_of("num_return_sequences", *given) or 1)
@@ -298,8 +297,7 @@ class TranslationEngine:
             pieces.append(replace(segment, text=text, token_ids=own, words=[*words[start:end], -1]))
             start = end
         logger.warning(
-            f"Line {number} has {len(ids)} tokens, more than the {max_length} of this model; it is translated in "
-            f"{len(pieces)} pieces."
+            f"Line {number} has {len(ids)} tokens, more than the {max_length} of this model: it is translated in {len(pieces)} pieces."
         )
         return pieces
 
