@@ -9,7 +9,7 @@ from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.pretrained_vaswani import check_tokenizers
-from ..recipe import load_recipe
+from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 
 FORMATS = ("marian", "ctranslate2", "onnx")
@@ -85,12 +85,7 @@ def require(format: str) -> None:
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Writes the recipe of a checkpoint as others may see it, by which `vaswani distill` knows the languages of a teacher."""
-    path = recipe_file(checkpoint)
-    try:
-        recipe = load_recipe(path, is_record=True) if path else None
-    except ValueError:
-        # Another version of the package has recorded it, and an export need not know its languages.
-        return
+    recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 

@@ -66,6 +66,21 @@ def load_recipe(
     return recipe
 
 
+def readable_record(path: Path | None) -> Recipe | None:
+    """What the run of a model has recorded, for those who can do without it: another version of the package may have written it.
+
+    Args:
+        path (Path, optional): The recorded recipe, if there is one.
+
+    Returns:
+        Recipe: None where there is none, or none that can be read.
+    """
+    try:
+        return load_recipe(path, needs_data=False, is_record=True) if path else None
+    except ValueError:
+        return None
+
+
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """The keys of a file over those of the file that it extends; the files before it extend each other, and the last one it.
 

@@ -34,10 +34,11 @@ from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.licenses import data_license, strictest
+from ..recipe.loading import readable_record
 from ..recipe.published import last_part
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, PublishingSection
 from .checkpoints import number_of, scheduled_checkpoints
-from .initialization import record_of, with_terms
+from .initialization import with_terms
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
@@ -165,7 +166,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
         return
-    records = [record_of(folder) for folder in folders]
+    records = [readable_record(path) for path in paths]
     recorded = [record for record in records if record]
     if not recorded:
         return

@@ -21,7 +21,7 @@ from ..model.configuration_vaswani import nearest_name
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
 from ..recipe.licenses import strictest
-from ..recipe.loading import load_recipe
+from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base, last_part, model_license
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, DataSection, TokenizerSection
 from .operations import meta_model
@@ -168,21 +168,8 @@ def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
     return {piece: number for piece, number in vocabulary.items() if piece != MASK}
 
 
-def record_of(folder: Path) -> Recipe | None:
-    """What the run of a model has recorded; None where there is nothing that can be read.
-
-    Args:
-        folder (Path): The checkpoint.
-    """
-    path = recipe_file(folder)
-    try:
-        return load_recipe(path, needs_data=False, is_record=True) if path else None
-    except ValueError:
-        return None
-
-
 def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
-    record = record_of(base.folder)
+    record = readable_record(recipe_file(base.folder))
     found = with_terms(data, record) if record else data
     if found.license != data.license:
         say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
@@ -257,7 +244,7 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
     own = load_tokenizers(folder, name)[0].get_vocab()
     sizes = {("vocab_size", len(vocabulary)) for vocabulary in (own, _without_mask(own))}
     # A small corpus has fewer pieces than its recipe asked for, which one that extends it says again.
-    record = record_of(folder)
+    record = readable_record(recipe_file(folder))
     sizes |= {(key, getattr(record.tokenizer, key)) for key in found} if record else set()
     for key, value in found.items():
         asked = getattr(section, key)

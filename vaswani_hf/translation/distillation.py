@@ -25,7 +25,7 @@ from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..recipe.licenses import data_license, strictest
-from ..recipe.loading import load_recipe
+from ..recipe.loading import readable_record
 from ..recipe.published import last_part, model_license
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
@@ -164,13 +164,8 @@ def _prefix_for(teacher: str, folder: Path, job: DistillationJob) -> str:
 
 def _license(data: DataSection, teachers: list[Path]) -> str | None:
     """The licence of the pairs: what the data and all teachers allow; None where that is not known."""
-    stated = [data_license(data)]
-    for path in map(recipe_file, teachers):
-        try:
-            recipe = load_recipe(path, is_record=True) if path else None
-        except ValueError:
-            recipe = None
-        stated.append(model_license(recipe) if recipe else None)
+    records = [readable_record(recipe_file(teacher)) for teacher in teachers]
+    stated = [data_license(data), *(model_license(record) if record else None for record in records)]
     return strictest(list(dict.fromkeys(stated)))
 
 
