@@ -218,6 +218,10 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
             ["--compare", "a", "b", "--dtype", "float32"],
             "`--dtype` is for a model, but there are finished translations only (a, b); leave it out.",
         ),
+        (
+            ["a", "--device", "cpu"],
+            "`--device` is for a model, but there are finished translations only (a); leave it out.",
+        ),
         (["a", "--compare", "b", "--tokenize", "13b"], "`tokenize` must be one of "),
         (
             ["a", "--tokenize", "ja-mecab"],

@@ -159,6 +159,16 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
             "`--source` is for translations, but `--trees` is for a parser; leave one of them out.",
         ),
         (
+            {"gold": GOLD, "other": GOLD},
+            ["{other}", "--trees", "{gold}", "--num_beams", "8"],
+            "`--num_beams` is for a parser, but {other} is a file of trees; leave it out.",
+        ),
+        (
+            {"gold": GOLD, "other": GOLD},
+            ["{other}", "--trees", "{gold}", "--device", "cuda:7"],
+            "`--device` is for a parser, but {other} is a file of trees; leave it out.",
+        ),
+        (
             {"gold": "(S (-NONE- *))"},
             ["{checkpoint}", "--trees", "{gold}"],
             "`--trees` must have a tree with words in it, but {gold} has none.",

@@ -105,6 +105,17 @@ def test_a_limit_that_no_tree_keeps_is_refused(random_parser):
     assert str(random_parser("a b c", max_new_tokens=6)).count("(") == 4
 
 
+@pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"min_new_tokens": 20}, {"suppress_tokens": [3]}])
+def test_a_setting_that_forbids_symbols_is_refused_by_name(random_parser, settings, monkeypatch):
+    (name, value), *_ = settings.items()
+    message = f"`{name}` forbids symbols that a tree may need, and must be left out for a parser."
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        random_parser("a b c", **settings)
+    monkeypatch.setattr(random_parser.backend.generation_config, name, value)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        random_parser("a b c")
+
+
 def test_a_parser_and_a_translator_are_told_apart(random_parser, tiny_model, tmp_path):
     translator = tmp_path / "translator"
     tiny_model(vocab_size=300, pad_token_id=1, eos_token_id=2, bos_token_id=0).save_pretrained(translator)

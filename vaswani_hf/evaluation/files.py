@@ -93,7 +93,12 @@ def _refuse_contradictions(job: EvaluationJob) -> None:
     places = [os.path.realpath(name) if os.path.exists(name) else name for name in systems]
     twice = next((name for number, name in enumerate(systems) if places[number] in places[:number]), None)
     # A size of batches changes no translation, and is not asked about.
-    of_models = {**job.precision, **job.options, "tokens_per_batch": None}.items()
+    of_models = {
+        **job.precision,
+        **job.options,
+        "device": None if job.comet else job.device,
+        "tokens_per_batch": None,
+    }.items()
     unused = [name for name, value in of_models if value is not None and value is not False]
     refused = {
         "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`.": not systems,

@@ -165,7 +165,7 @@ class VaswaniConfig(PreTrainedConfig):
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
         d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by the heads
-            by default; None in the config where encoder and decoder differ in that.
+            by default, saved as it is, and kept if those change; None where encoder and decoder differ in that.
         d_v (int, optional): Width of a head's values, with the same default (Section 3.2.2, Table 3 row A).
         dropout (float): Rate on sub-layer outputs and on the sums of embeddings and positions (Section 5.4).
         attention_dropout (float): Rate on attention weights. Differs from the paper when above 0: it has none there.

@@ -65,6 +65,10 @@ class TreeEvaluationJob:
             raise ValueError(
                 f"`--output` is for the trees of a model, but {self.model} is a file of trees; leave it out."
             )
+        of_models = {**self.precision, **self.options, "device": self.device, "tokens_per_batch": None}.items()
+        unused = [name for name, value in of_models if value is not None and value is not False]
+        if self.is_finished and unused:
+            raise ValueError(f"`--{unused[0]}` is for a parser, but {self.model} is a file of trees; leave it out.")
         check_output(self.output, {"--trees": self.trees} if Path(self.trees).is_file() else {})
 
     @property

@@ -21,6 +21,13 @@ from .well_formed import LEAST_MORE, WellFormedTrees
 logger = logging.get_logger(__name__)
 
 
+# Settings of `generate` by which a symbol may be forbidden where the tree needs it.
+_FORBIDDING = (
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens bad_words_ids suppress_tokens "
+    "begin_suppress_tokens forced_bos_token_id forced_eos_token_id prefix_allowed_tokens_fn"
+).split()
+
+
 class TreeBackend(PyTorchBackend):
     """A parser's model as a backend, whose search finds trees over the words of each segment and nothing else.
 
@@ -41,8 +48,11 @@ class TreeBackend(PyTorchBackend):
             **settings: Those of `generate`.
 
         Raises:
-            ValueError: If no tree over a sentence is as short as the settings ask for.
+            ValueError: If no tree over a sentence is as short as the settings ask for, or one of them forbids trees.
         """
+        for name in _FORBIDDING:
+            if setting_of(name, settings, self.generation_config):
+                raise ValueError(f"`{name}` forbids symbols that a tree may need, and must be left out for a parser.")
         num_words, limits = [], []
         for segment in segments:
             num_words.append(len(segment.text.split()))
