@@ -222,6 +222,11 @@ def test_columns_named_by_the_languages(tmp_path):
         ),
         (
             "a.csv",
+            b"source,target,source\na,b,c\n",
+            "{} must have each column once, but its first line names `source` twice.",
+        ),
+        (
+            "a.csv",
             b"source,target\na,b\n\nc,d,e\n",
             "{}, row 2: A row must have as many fields as the header (2), but has 3; put fields that hold commas or line "
             "breaks in quotes.",

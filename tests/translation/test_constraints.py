@@ -83,6 +83,10 @@ def test_prefixes_and_phrases_are_in_the_translation(copier):
     for translation, prefix, of_line in zip(translations, prefixes, phrases, strict=True):
         assert translation.startswith(prefix or "")
         assert all(phrase in translation for phrase in of_line or [])
+    # A limit is that of the line, and not of the padding before its prefix.
+    limited, many = {"num_beams": 2, "max_length": 9}, "ja? eins nein zwei, drei!"
+    together = copier.translate([lines[0], many], target_prefixes=["eins zwei, drei! nein", None], **limited)
+    assert list(together)[1:] == list(copier.translate([many], **limited))
     # Those of one line do not change another.
     assert list(copier.translate([lines[1]], must_contain=[["Straße"]], num_beams=4)) == [translations[1]]
     with torch.no_grad():

@@ -177,6 +177,17 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     assert not (tmp_path / "none.jsonl").exists()
 
 
+def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_path):
+    texts = ["seven", "two", "five " * 40, "nine"]
+    pairs, output = tmp_path / "train.jsonl", tmp_path / "distilled.jsonl"
+    pairs.write_text("".join(json.dumps({"translation": {"en": text, "de": "x"}}) + "\n" for text in texts))
+    words = ["distill", recipe, "--corpus", "null", "--train_pairs", pairs, "--teacher", teacher, "--output", output]
+    words += ["--keep_references", "--on_error", "skip"]
+    code, _, errors = vaswani(*words, "--num_return_sequences", "40")
+    assert code == 1 and not output.exists()
+    assert "`num_return_sequences`" in errors and "skipped" not in errors
+
+
 def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJob:
     options = TranslationOptions.of(window=4, num_return_sequences=2)
     loaded = load_recipe(recipe, ["--numbers_train_size", "11"])

@@ -289,6 +289,25 @@ def test_where_all_lines_are_bad_something_else_is(vaswani, copier_checkpoint):
     )
 
 
+def test_a_setting_is_no_fault_of_a_line(vaswani, copier_checkpoint, copier):
+    argv = ("translate", copier_checkpoint, "--on_error", "skip", "--num_return_sequences", "8")
+    code, out, errors = vaswani(*argv, stdin=b"ja?\n\neins\n")
+    assert (code, out) == (1, "")
+    assert "`num_return_sequences`" in errors and "skipped" not in errors and "Line" not in errors
+    with pytest.raises((TypeError, ValueError), match="nun_beams"):
+        list(copier.translate(["ja?", "", "eins"], nun_beams=4, on_error="skip"))
+
+
+def test_blank_lines_do_not_count_as_good(vaswani, copier_checkpoint):
+    argv = ("translate", copier_checkpoint, "--on_error", "skip")
+    for options in ([], ["--stream"]):
+        code, _, errors = vaswani(*argv, *options, stdin=b"\xff\n\n\xfe\n")
+        assert code == 1
+        assert errors.splitlines()[-1].startswith(
+            "vaswani: All lines were skipped, 2 of 3, and the others are blank; the first"
+        )
+
+
 def test_streams_skip_bad_lines(vaswani, copier_checkpoint, monkeypatch):
     shown = []
     monkeypatch.setattr("vaswani_hf.translation.files._show", shown.append)
@@ -358,6 +377,14 @@ def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path
         (
             ["--stream", "--num_beams", "2"],
             "`--stream` shows greedy search; it must come without more beams or translations of a text.",
+        ),
+        (
+            ["--stream", "--ensemble", "x"],
+            "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and `--repetition_guard`.",
+        ),
+        (
+            ["--stream", "--repetition_guard"],
+            "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and `--repetition_guard`.",
         ),
         (["--seed", "-1"], "`seed` must be an integer from 0 to 4294967295, but is -1."),
         (["--seed", str(2**64)], f"`seed` must be an integer from 0 to 4294967295, but is {2**64}."),
@@ -564,6 +591,13 @@ def test_ctrl_c_ends_all(long_run):
 
 
 @needs_proc
+def test_who_was_killed_leaves_no_one_behind(long_run):
+    process, workers = long_run
+    process.kill()
+    assert ended(process, workers) == ""
+
+
+@needs_proc
 def test_a_broken_pipe_ends_all(long_run):
     process, workers = long_run
     process.stdout.close()
@@ -590,5 +624,27 @@ def test_what_is_there_already_is_never_cut_off(vaswani, copier_checkpoint, tmp_
     assert code == 1 and "must not have more lines" in errors
     assert longer.read_text(encoding="utf-8") == "a\nb\nc\nd"
     assert source.read_text(encoding="utf-8") == "eins\nohne Ende"
+    code, _, errors = vaswani(
+        "translate", copier_checkpoint, "--output", str(longer), "--resume", stdin=b"eins\nja?\n"
+    )
+    assert code == 1 and errors.splitlines()[-1] == (
+        f"vaswani: {longer} must not have more lines than standard input to be continued, but has 3; give another name."
+    )
+    assert longer.read_text(encoding="utf-8") == "a\nb\nc\nd"
+    three = tmp_path / "three"
+    three.write_text("eins\nja?\nnein\n")
+    for content, options, message in (
+        ("no line that is complete", [], "`model` must be"),
+        ("eins\nno end", [], "`model` must be"),
+        ("eins\n", ["--json"], "holds plain text; continue it without `--json`, or give another name."),
+        ('{"text": "eins"}\n', [], "holds JSON lines; continue it with `--json`, or give another name."),
+    ):
+        longer.write_text(content)
+        model = "no/such/model" if "model" in message else copier_checkpoint
+        code, _, errors = vaswani(
+            "translate", model, "--input", str(three), "--output", str(longer), "--resume", *options
+        )
+        assert code == 1 and message in errors
+        assert longer.read_text() == content
     code, _, errors = vaswani("translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume")
     assert (code, errors) == (1, "vaswani: `--resume` continues a file and must come without `--text`.\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.translation.output import LineOutput, check_output, output_file
+from vaswani_hf.translation.output import LineOutput, OutputError, check_output, output_file
 
 
 @pytest.fixture
@@ -105,6 +105,29 @@ def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):
     with output_file(str(tmp_path / "new"), "wait") as file:
         file.write(b"eins\n")
     assert (tmp_path / "new").read_bytes() == b"eins\n"
+
+
+def test_an_output_is_for_one_process_and_what_was_there_stays(tmp_path):
+    path = tmp_path / "there"
+    path.write_text("one line\nno end")
+    with output_file(str(path), "wait") as file:
+        file.keep(len("one line\n"))
+        with (
+            pytest.raises(
+                OutputError, match="is being written by another process; wait for it, or give another name.$"
+            ),
+            output_file(str(path), "wait"),
+        ):
+            pass
+    assert path.read_text() == "one line\nno end"
+    with output_file(str(path), "wait") as file:
+        file.keep(len("one line\n"))
+        file.write(b"more\n")
+    assert path.read_text() == "one line\nmore\n"
+    path.write_text("")
+    with pytest.raises(KeyError), output_file(str(path), "wait"):
+        raise KeyError
+    assert path.exists()
 
 
 def test_standard_output_is_no_input(files, monkeypatch):

@@ -157,12 +157,14 @@ def test_a_failure_in_bfloat16_alone_is_no_agreement(copier_checkpoint, in_hardw
     assert warnings == ["`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."]
 
 
-def test_empty_texts_decide_for_float32_and_none_for_nothing(copier_checkpoint, in_hardware, warnings):
+def test_nothing_and_empty_texts_decide_nothing(copier_checkpoint, in_hardware, warnings):
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
-    assert list(translator.translate([])) == []
-    assert translator.is_undecided
-    assert list(translator.translate(["", " "])) == ["", ""]
-    assert (translator.is_undecided, translator.model.dtype, len(warnings)) == (False, torch.float32, 1)
+    for texts in ([], ["", " "]):
+        assert list(translator.translate(texts)) == ["" for _ in texts]
+        assert translator.is_undecided
+    # The first window has no text.
+    assert list(translator.translate(["", " ", *TEXTS], window=2)) == ["", "", *TEXTS]
+    assert (translator.is_undecided, translator.model.dtype, warnings) == (False, torch.bfloat16, [])
 
 
 def test_scoring_decides_too(copier_checkpoint, in_hardware):

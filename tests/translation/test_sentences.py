@@ -1,6 +1,7 @@
 """Splitting text into sentences: what ends one, what does not, and that nothing gets lost."""
 
 import random
+import time
 
 import pytest
 
@@ -84,6 +85,16 @@ def test_nothing_gets_lost():
         assert rebuilt == text
         assert all(sentence and sentence == sentence.strip() for sentence in sentences)
         assert not "".join(separators).strip()
+
+
+@pytest.mark.parametrize("run", [".", " ", "?!", '."', ". ."])
+def test_long_runs_take_no_square_of_their_length(run):
+    text = "a" + run * 20_000 + "b"
+    start = time.process_time()
+    sentences, separators = split_sentences(text)
+    # With the square it is half a minute.
+    assert time.process_time() - start < 3
+    assert sum(map(len, sentences + separators)) == len(text)
 
 
 def test_translations_are_joined_as_the_text_was():

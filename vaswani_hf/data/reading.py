@@ -204,6 +204,8 @@ def _pairs_of_dataset(pair_source: PairSource) -> Dataset | IterableDataset:
     if isinstance(dataset, str):
         dataset = _open_dataset(pair_source, dataset)
     elif isinstance(dataset, list):
+        if not dataset:
+            raise ValueError("`dataset` must hold sentence pairs, but is an empty list.")
         dataset = _dataset_of_rows(dataset)
     if pair_source.streaming and isinstance(dataset, Dataset):
         dataset = dataset.to_iterable_dataset()
@@ -352,6 +354,8 @@ def _read_csv(path: Path) -> Iterator[dict]:
         return
     if not header:
         raise ValueError(f"{path} must have the names of its columns in the first line, but that line is blank.")
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise ValueError(f"{path} must have each column once, but its first line names `{twice}` twice.")
     # Blank lines are no rows.
     for number, fields in enumerate(filter(None, records), 1):
         if len(fields) != len(header):
@@ -391,6 +395,8 @@ def _read_parquet(path: Path) -> Iterator[dict]:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
+    except PermissionError:
+        raise
     except (pyarrow.ArrowInvalid, OSError):
         raise ValueError(f"{path} must be a Parquet file, but is damaged or something else.") from None
 
@@ -411,7 +417,8 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
     """
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    texts = row.get("translation", row)
+    # A language may be called so.
+    texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")
     if not isinstance(texts, dict):

@@ -300,11 +300,9 @@ def _write(
     total = len(pairs) if isinstance(pairs, Dataset) else None
     remedy = "free space and go on with `--resume`"
     with output_file(job.output, remedy) as file, closing(translations_from(job, requests(), done)) as translations:
+        file.keep(end)
         new = named(translations, "the training split", done)
         for translation in with_progress(new, "distilling", total, done, to_file=True):
-            if not counts["sentences"]:
-                # Not before there is something in place of what is cut off.
-                os.truncate(job.output, end)
             number, pair = waiting.popleft()
             rows: list[dict[str, Any]] = [{"translation": of, "pair": number} for of in _texts(job, pair, translation)]
             if rows and record is not None:
@@ -321,7 +319,9 @@ def _write(
 
 
 def _texts(job: DistillationJob, pair: dict[str, str], translation: str | Translation) -> list[dict[str, str]]:
-    """The pairs to train on that a training pair gives, each once; none with an empty side."""
+    """The pairs to train on that a training pair gives, each once; none with an empty side, and none of a sentence that is skipped."""
+    if getattr(translation, "error", None):
+        return []
     if isinstance(translation, str):
         targets = [translation]
     else:

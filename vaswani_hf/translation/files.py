@@ -115,6 +115,9 @@ class TranslationJob(Job):
             "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole.": (
                 self.stream and self.engine == "ctranslate2"
             ),
+            "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and `--repetition_guard`.": (
+                self.stream and (bool(self.ensemble) or self.options.repetition_guard)
+            ),
             "`--stream` shows greedy search; it must come without more beams or translations of a text.": (
                 self.stream and any(self.options.generate.get(n, 1) > 1 for n in ("num_beams", "num_return_sequences"))
             ),
@@ -138,17 +141,29 @@ def translate_file(job: TranslationJob) -> None:
 
     Args:
         job (TranslationJob): The work.
+
+    Raises:
+        ValueError: If an output that is continued is no beginning of it.
     """
     if job.stream:
         _stream(job.loader()(), job)
         return
-    with _output(job) as (file, done), closing(translations_from(job, _requests(job), done)) as translations:
+    num_read = 0
+
+    def requests() -> Iterator[Request | BadLine]:
+        nonlocal num_read
+        for num_read, request in enumerate(_requests(job), 1):  # noqa: B007
+            yield request
+
+    with _output(job) as (file, done), closing(translations_from(job, requests(), done)) as translations:
         new = named(translations, job.place, done)
         if job.text is None:
             total = count_lines(job.input, job.skips) if job.input is not None else None
             new = with_progress(new, job.work, total, done, to_file=job.output is not None)
         for translation in new:
             file.write(_line_of(translation, job))
+        if num_read < done:
+            raise ValueError(_more_lines(job, done))
 
 
 def translations_from(job: Job, requests: Iterable[Request | BadLine], done: int) -> Generator[Any, None, None]:
@@ -187,16 +202,19 @@ def named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
     Raises:
         ValueError: If a line is bad and none is skipped, or all of them are bad.
     """
-    number, num_skipped, first = done, 0, ""
+    number, num_skipped, first, is_any_good = done, 0, "", False
     for number, translation in enumerate(_with_lines_of_errors(translations, place), done + 1):
         if error := getattr(translation, "error", None):
             num_skipped += 1
             first = first or _at_line(number, place, error)
             if num_skipped <= MOST_WARNINGS:
                 print(f"vaswani: skipped: {_at_line(number, place, error)}", file=sys.stderr)
+        elif not is_any_good:
+            is_any_good = bool((translation if isinstance(translation, str) else translation.text).strip())
         yield translation
-    if 0 < num_skipped == number:
-        raise ValueError(f"All lines were skipped, {num_skipped:,} of {num_skipped:,}; the first one: {first}")
+    if num_skipped and not (is_any_good or done):
+        blank = "" if num_skipped == number else ", and the others are blank"
+        raise ValueError(f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}")
     if num_skipped:
         print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
 
@@ -276,35 +294,53 @@ def _output(job: TranslationJob) -> Iterator[tuple[LineOutput, int]]:
         tuple: The output, and the number of its lines.
 
     Raises:
-        ValueError: If there are more than the input has.
+        ValueError: If there are more than the input has, or they are of another form.
     """
     if job.output is None:
         yield standard_output(), 0
         return
-    done = 0
-    if Path(job.output).exists():
-        lines = Path(job.output).read_bytes().count(b"\n") if job.input is not None else 0
-        if job.input is not None and lines > count_lines(job.input, job.skips):
-            raise ValueError(
-                f"{job.output} must not have more lines than {job.input} to be continued, but has {lines:,}; give "
-                "another name."
-            )
-        done = _keep_complete_lines(job.output)
     with output_file(job.output, "free space and go on with `--resume`") as file:
+        done, size = _complete_lines(job.output)
+        if job.input is not None and done > count_lines(job.input, job.skips):
+            raise ValueError(_more_lines(job, done))
+        if done and job.resume:
+            _check_form(job)
+        file.keep(size)
         yield file, done
 
 
-def _keep_complete_lines(path: str) -> int:
-    """The number of complete lines of a file, from which what follows them is cut off."""
+def _more_lines(job: TranslationJob, lines: int) -> str:
+    place = job.input or "standard input"
+    return f"{job.output} must not have more lines than {place} to be continued, but has {lines:,}; give another name."
+
+
+def _check_form(job: TranslationJob) -> None:
+    """Refuse to go on with JSON lines where there is plain text, or the other way round.
+
+    Raises:
+        ValueError: If that is asked for.
+    """
+    with open(str(job.output), "rb") as file:
+        line = file.readline()
+    try:
+        is_json = "text" in parse_json(line.decode(), dict, "")
+    except ValueError:
+        is_json = False
+    if is_json != job.json:
+        form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
+        raise ValueError(f"{job.output} holds {form}; continue it {remedy} `--json`, or give another name.")
+
+
+def _complete_lines(path: str) -> tuple[int, int]:
+    """How many complete lines a file has, and in how many bytes."""
     num_lines = end = position = 0
-    with open(path, "rb+") as file:
+    with open(path, "rb") as file:
         while block := file.read(1 << 20):
             num_lines += block.count(b"\n")
             if b"\n" in block:
                 end = position + block.rindex(b"\n") + 1
             position += len(block)
-        file.truncate(end)
-    return num_lines
+    return num_lines, end
 
 
 def count_lines(path: str, skips: bool = False) -> int:
@@ -403,8 +439,9 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     """Show greedy translations while they come about."""
 
     def shown(request: Request | BadLine, number: int) -> str:
-        _stream_one(translator, readable(request), number, job)
-        return ""
+        request = readable(request)
+        _stream_one(translator, request, number, job)
+        return request.text
 
     requests: Any = _requests(job)
     lines = (

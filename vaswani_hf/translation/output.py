@@ -24,6 +24,15 @@ class LineOutput:
 
     def __init__(self, stream: BinaryIO, name: str, remedy: str):
         self._stream, self._name, self._remedy = stream, name, remedy
+        self._kept: int | None = None
+
+    def keep(self, size: int) -> None:
+        """Lines go behind the first so many bytes of the file; others stay until there is a line in their place.
+
+        Args:
+            size (int): Bytes.
+        """
+        self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
         """Write a line at once.
@@ -37,6 +46,9 @@ class LineOutput:
         """
         rest = memoryview(line)
         try:
+            if self._kept is not None:
+                self._stream.truncate(self._kept)
+                self._kept = None
             while rest:
                 rest = rest[self._stream.write(rest) :]
             self._stream.flush()
@@ -111,9 +123,23 @@ def _identity(file: Any) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
+def _locks(descriptor: int) -> bool:
+    """False if another process has locked a file; the lock ends with the descriptor."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        # Not every system and not every file system has locks.
+        return True
+    return True
+
+
 @contextmanager
 def output_file(path: str, remedy: str, option: str = "--output") -> Iterator[LineOutput]:
-    """A file to write to, behind what it has; an empty one goes if there is an error.
+    """A file to write to, behind what it has, for one process at a time; a new one that is empty goes if there is an error.
 
     Args:
         path (str): The file.
@@ -124,17 +150,22 @@ def output_file(path: str, remedy: str, option: str = "--output") -> Iterator[Li
         LineOutput: The file.
 
     Raises:
-        OutputError: If it cannot be written.
+        OutputError: If it cannot be written, or another process is writing it.
     """
+    is_new = not os.path.lexists(path)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     except OSError as error:
         raise OutputError(f"`{option}` {path} cannot be written ({error.strerror}); give another name.") from None
     with open(descriptor, "ab", buffering=0) as file:
+        if not _locks(descriptor):
+            raise OutputError(
+                f"`{option}` {path} is being written by another process; wait for it, or give another name."
+            )
         try:
             yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
         except BaseException:
-            if os.fstat(descriptor).st_size == 0:
+            if is_new and os.fstat(descriptor).st_size == 0:
                 # An empty file is nothing to continue, and would be in the way of another attempt.
                 os.unlink(path)
             raise

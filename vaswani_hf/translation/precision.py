@@ -68,23 +68,18 @@ def settle(translator: Any, requests: Sequence[Request], options: TranslationOpt
 
     Args:
         translator (Translator): Undecided, or nothing happens.
-        requests (sequence): The first of its work; without any it stays undecided.
+        requests (sequence): The first of its work; without any text it stays undecided.
         options (TranslationOptions): How they are to be translated.
     """
     with _DECIDING:
-        if not translator.is_undecided or not requests:
+        compared = [request for request in requests if has_text(request)][:NUM_COMPARED]
+        if not (translator.is_undecided and compared):
             return
-        # A line that cannot be read has no text.
-        texts = ((request, getattr(request, "text", None)) for request in requests)
-        compared = [request for request, text in texts if isinstance(text, str) and text.strip()][:NUM_COMPARED]
-        backend, num_same = translator.backend, 0
-        if compared:
-            copies = [copy.deepcopy(model).to(torch.bfloat16) for model in (backend.model, *backend.ensemble)]
-            faster = _with_models(translator, copies)
-            num_same = _num_same(
-                _with_models(translator, [backend.model, *backend.ensemble]), faster, compared, options
-            )
-        if compared and num_same == len(compared):
+        backend = translator.backend
+        copies = [copy.deepcopy(model).to(torch.bfloat16) for model in (backend.model, *backend.ensemble)]
+        faster = _with_models(translator, copies)
+        num_same = _num_same(_with_models(translator, [backend.model, *backend.ensemble]), faster, compared, options)
+        if num_same == len(compared):
             translator.backend = faster.backend
         else:
             logger.warning(
@@ -92,6 +87,16 @@ def settle(translator: Any, requests: Sequence[Request], options: TranslationOpt
                 "is used."
             )
         translator.is_undecided = False
+
+
+def has_text(request: Any) -> bool:
+    """True if there is something to translate; a line that cannot be read has no text.
+
+    Args:
+        request: A `Request`, or what stands for one.
+    """
+    text = getattr(request, "text", None)
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _with_models(translator: Any, models: list[Any]) -> Any:

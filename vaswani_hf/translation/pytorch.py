@@ -65,11 +65,16 @@ class PyTorchBackend(GenerateBackend):
             with_attention (bool): Without effect: scoring finds the attention.
             **settings: Those of `generate`.
         """
-        found = super().search(segments, with_attention, **settings)
         given = {**segments[0].generate, **settings}
 
         def setting(name: str) -> Any:
             return setting_of(name, given, self.generation_config)
+
+        lengths = {len(segment.prefix) for segment in segments}
+        if len(lengths) > 1 and (setting("max_length") is not None or self.max_positions not in (None, math.inf)):
+            # The padding before a short prefix would count as tokens of its translation.
+            return self._by_length_of_prefix(segments, with_attention, settings)
+        found = super().search(segments, with_attention, **settings)
 
         longest, prompt_length = setting("max_new_tokens"), 1 + max(hypotheses[0].num_forced for hypotheses in found)
         if longest is None:
@@ -88,6 +93,14 @@ class PyTorchBackend(GenerateBackend):
             )
 
         return [[known(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
+
+    def _by_length_of_prefix(self, segments: list[Segment], with_attention: bool, settings: dict[str, Any]) -> Any:
+        found: dict[int, list[Hypothesis]] = {}
+        for length in {len(segment.prefix) for segment in segments}:
+            rows = [row for row, segment in enumerate(segments) if len(segment.prefix) == length]
+            of_rows = self.search([segments[row] for row in rows], with_attention, **settings)
+            found |= dict(zip(rows, of_rows, strict=True))
+        return [found[row] for row in range(len(segments))]
 
     @torch.inference_mode()
     def score(

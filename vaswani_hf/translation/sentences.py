@@ -43,12 +43,13 @@ _AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert jahrhunderts "
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
-_LINE_BREAK = re.compile(r"\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
+# Neither is looked for again inside a run of its first characters, which would take the square of its length.
+_LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
 # A candidate: full stops, then quotation marks and brackets that close, then white space; a full stop of Chinese or
 # Japanese needs none. French puts a space before ».
 _CANDIDATE = re.compile(
-    rf"(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
+    rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
 )
 _WIDE_STOPS = "。！？｡"

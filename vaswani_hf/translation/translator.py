@@ -6,7 +6,7 @@ The engine itself, which travels with checkpoints, is in `model.translator_vaswa
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, zip_longest
 from typing import Any, Self
 
 import torch
@@ -61,6 +61,8 @@ class Translator(TranslationEngine):
     makes_trees = False
     # The first texts are to decide between float32 and bfloat16.
     is_undecided = False
+    # Options that were tried out before bad lines were skipped.
+    _tried: TranslationOptions | None = None
 
     @property
     def model(self) -> Any:
@@ -138,11 +140,11 @@ class Translator(TranslationEngine):
             requests (Iterable): The work, from its beginning; if it decides, a window of it is read.
             options (TranslationOptions): How it is translated.
         """
-        requests = iter(requests)
-        if not self.is_undecided:
-            return requests
-        first = list(islice(requests, options.window))
-        settle(self, first, options)
+        requests, first = iter(requests), []
+        while self.is_undecided and (window := list(islice(requests, options.window))):
+            # Blank lines decide nothing.
+            first += window
+            settle(self, window, options)
         return chain(first, requests)
 
     def translate(
@@ -155,7 +157,7 @@ class Translator(TranslationEngine):
     ) -> Iterator[Any]:
         """Translations in the order of the lines.
 
-        A line of nothing but spaces gives an empty one. A line longer than the model was made for is cut at word
+        A line of nothing but spaces gives an empty one, or, with `split_sentences`, the spaces. A line longer than the model was made for is cut at word
         boundaries, its pieces translated and joined by a space, and a warning says so.
 
         Args:
@@ -194,6 +196,10 @@ class Translator(TranslationEngine):
         Yields:
             str or Translation: One for each.
         """
+        if _skips(options.on_error) and options != self._tried:
+            # Settings that nothing can be translated with are no fault of a line.
+            list(super()._found([Request("a")], [1], replace(options, warn_of_limit=False)))
+            self._tried = options
         gives_records = _gives_records(options)
         for translations in self.translations(self.settled(requests, options), options, first_line):
             is_record = gives_records or translations[0].error
@@ -259,7 +265,7 @@ class Translator(TranslationEngine):
             on_error=on_error,
             generate=settings,
         )
-        return self._score_pairs(zip(sources, targets, strict=True), options)
+        return self._score_pairs(_pairs(sources, targets), options)
 
     def _score_pairs(self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions) -> Iterator[Translation]:
         def checked(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
@@ -422,6 +428,20 @@ def _refuse_one_text(name: str, texts: Any) -> None:
         raise TypeError(
             f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."
         )
+
+
+def _pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
+    """Texts with their translations.
+
+    Raises:
+        ValueError: If there are not equally many.
+    """
+    nothing = object()
+    for number, pair in enumerate(zip_longest(sources, targets, fillvalue=nothing), 1):
+        if nothing in pair:
+            fewer, more = ("sources", "targets") if pair[0] is nothing else ("targets", "sources")
+            raise ValueError(f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}.")
+        yield pair
 
 
 def _requests(

@@ -87,7 +87,7 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
     while True:
         try:
             requests, options, first_line = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         # The translations before an error are given too.
         done, failure = [], None
@@ -97,7 +97,11 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
                 done.append(translation)
         except Exception as error:
             failure = _that_travels(error)
-        connection.send((done, failure))
+        try:
+            connection.send((done, failure))
+        except ConnectionError:
+            # Whoever asked was killed.
+            return
 
 
 def _that_travels(error: Exception) -> Exception:
@@ -126,6 +130,14 @@ def _in_order(
     num_sent = num_given = 0
     is_read = False
     while not is_read or busy or finished:
+        if num_given in finished:
+            # Before more is read, which may take as long as somebody types.
+            translations, failure = finished.pop(num_given)
+            yield from translations
+            if failure is not None:
+                raise failure
+            num_given += 1
+            continue
         while idle and not is_read and num_sent < num_given + _WINDOWS_PER_WORKER * len(workers):
             window, first_line = next(windows, (None, 0))
             if window is None:
@@ -135,13 +147,6 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        if num_given in finished:
-            translations, failure = finished.pop(num_given)
-            yield from translations
-            if failure is not None:
-                raise failure
-            num_given += 1
-            continue
         # To wait for nobody, after the last window, would be to wait for ever.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
