@@ -1,9 +1,12 @@
 """The MarianMT export: the same function, what has no equivalent, what stands in the folder; the rules of `export`."""
 
 import copy
+import errno
+import os
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.comparison import report, sample_batch
@@ -381,6 +385,31 @@ def test_other_models_are_refused(tiny_model, tmp_path):
 def test_a_difference_that_is_no_number_is_none_to_accept():
     assert report("logits", 3e-6).endswith(": 3e-06.")
     assert report("logits", 0.5, tolerance=None).endswith(": 0.5.")
-    for difference in (2e-4, float("nan")):
-        with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
-            report("logits", difference)
+    with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
+        report("logits", 2e-4)
+    for tolerance in (1e-4, None):
+        with pytest.raises(ValueError, match="must be numbers, but some are not; nothing was written.$"):
+            report("logits", float("nan"), tolerance)
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_an_empty_folder_is_filled_and_what_a_killed_process_left_goes(tmp_path, is_mounted, monkeypatch):
+    output = tmp_path / "out"
+    output.mkdir()
+    left = tmp_path / f".out.{os.getpid()}"
+    left.mkdir()
+    (left / "stale").touch()
+    if is_mounted:
+
+        def busy(path):
+            raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+        monkeypatch.setattr(Path, "rmdir", busy)
+    with new_folder(output) as folder:
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "file").write_text("new")
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "out",
+        "out/inner",
+        "out/inner/file",
+    ]

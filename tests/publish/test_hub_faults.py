@@ -272,11 +272,11 @@ CARDS = {
     ),
     "a token": (
         "Load with hf_{token}.",
-        "README.md must be free of tokens, but has one; take it out, make another token and push again.",
+        "README.md must be free of tokens, but has one; take it out, make another and push again.",
     ),
     "the token": (
         "Load with {own}.",
-        "README.md must be free of tokens, but has one; take it out, make another token and push again.",
+        "README.md must be free of tokens, but has one; take it out, make another and push again.",
     ),
 }
 

@@ -15,10 +15,10 @@ from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.data.number_words import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
-from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.publish.push import push_checkpoint, repository_files
 from vaswani_hf.publish.record import published_yaml
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.published import published_recipe
+from vaswani_hf.recipe.published import model_license, published_recipe
 from vaswani_hf.training import train
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ def test_a_published_recipe_does_not_push_where_its_owner_pushed(tmp_path):
     assert published.output_dir not in ("", ".")
     # An older version of the package knew fewer keys, and what it did not know it did not do.
     path.write_text(RECIPE.replace("data: {", "data: {corpus: numbers, "))
-    assert "length_penalty" not in published_yaml(path)
+    assert "length_penalty" not in published_yaml(tmp_path)
 
 
 @pytest.mark.parametrize("which", ["numbers", "texts"])
@@ -354,12 +354,38 @@ def licensed(folder, data_license, chosen="null"):
     return folder
 
 
+@pytest.mark.parametrize("name", ["a run/checkpoint-2", "best", "."])
+def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monkeypatch):
+    folder = licensed(copy(texts), "research-only")
+    checkpoint = folder / "checkpoint-2"
+    named = folder.parent / name
+    if name == "best":
+        named.symlink_to(checkpoint)
+    elif name == ".":
+        monkeypatch.chdir(checkpoint)
+        named = Path()
+    else:
+        named = checkpoint
+    assert model_card(named, "alice/words").data.license_name == "research-only"
+    with pytest.raises(ValueError, match="^`license` must be research-only or left out"):
+        model_card(named, "alice/words", license="apache-2.0")
+    assert b"license: research-only" in repository_files(named, "alice/words")["recipe.yaml"]
+
+
+def test_the_licence_that_is_chosen_holds_for_what_is_made_of_the_model(texts, copy):
+    folder = licensed(copy(texts), "cc-by-4.0")
+    files = repository_files(folder, "alice/words", license="cc-by-nc-4.0")
+    (folder / "recipe.yaml").write_bytes(files["recipe.yaml"])
+    assert model_license(load_recipe(folder / "recipe.yaml", is_record=True)) == "cc-by-nc-4.0"
+
+
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     folder = licensed(copy(texts), "research-only")
     card = model_card(folder, "alice/words")
     assert (card.data.license, card.data.license_name) == ("other", "research-only")
     assert "**Research only.** The texts that the model was trained on may be used for research only" in card.text
-    assert str(model_card(folder, "alice/words", license="research-only")) == str(card)
+    stated = model_card(folder, "alice/words", license="research-only")
+    assert stated.data.to_dict() == card.data.to_dict()
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words", license="apache-2.0")
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."

@@ -13,6 +13,7 @@ from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
+from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
@@ -170,6 +171,7 @@ def test_a_recipe_survives_being_written(recipe_file):
         ("[a.en, b.en]", ["a.en", "b.en"]),
         ('["a,b.en"]', ["a,b.en"]),
         ("train-*.en", "train-*.en"),
+        (",".join(["train-00000-of-00032.en"] * 30), ["train-00000-of-00032.en"] * 30),
         ("[ab].en", "[ab].en"),
     ],
 )
@@ -179,6 +181,13 @@ def test_a_file_may_be_several(recipe_file, text, expected):
     assert recipe.data.train_source == recipe.data.train_target == expected
     assert load_recipe(recipe_file(text_of_recipe)).data.train_target == ["y"]
     assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
+
+
+def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file):
+    path = recipe_file(f"{MINIMAL}evaluation: {{tokenize: ja-mecab}}\n")
+    with pytest.raises(ValueError, match="`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed"):
+        load_recipe(path)
+    assert readable_record(path).evaluation.tokenize == "ja-mecab"
 
 
 def test_published_files_have_no_folders(recipe_file):

@@ -100,10 +100,10 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, strategy, tmp_pa
         assert folders == {"last-checkpoint": ROOT_FILES | STATE_FILES}
     else:
         assert folders["checkpoint-6"] == ROOT_FILES | STATE_FILES
-        assert set(folders) <= {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+        assert set(folders) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
     titles = [commit.title for commit in HfApi().list_repo_commits(repo_id)]
     assert titles[0] == "Push a checkpoint of vaswani_hf"
-    # One that comes while another is pushed is left out, the last one never is.
+    # One that comes while another is pushed is left out unless all are kept, the last one never is.
     assert "Training in progress, step 6" in titles
     weights = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert repository.files()["model.safetensors"] == weights
@@ -274,8 +274,25 @@ def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, 
         translator.model.model.encoder.layers[0].fc1.bias.add_(1)
     translator.push_to_hub(repo_id)
     files = hub.repository(repo_id).files()
-    assert by_folder(files) == {"": PUBLISHED - {"recipe.yaml", "training_curve.png"}}
-    assert b"There is no record of how this model came about" in files["README.md"]
+    assert by_folder(files) == {"": PUBLISHED - {"training_curve.png"}}
+    assert b"The weights of this model were changed since the run" in files["README.md"]
+    assert b"BLEU" not in files["README.md"]
+
+
+@pytest.mark.parametrize("change", ["none", "shards", "bfloat16"])
+def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, alice, finished, change):
+    recorded = (finished / "recipe.yaml").read_text()
+    (finished / "recipe.yaml").write_text(recorded.replace("license: null", "license: research-only", 1))
+    (finished / "README.md").write_text("---\nlicense: other\nlicense_name: research-only\n---\nBy hand.\n")
+    translator = pipeline("translation", model=str(finished))
+    if change == "bfloat16":
+        translator.model.bfloat16()
+    shards = {"max_shard_size": "20KB"} if change == "shards" else {}
+    with pytest.raises(HubError, match="^`license` must be research-only or left out, because the training data"):
+        translator.push_to_hub(repo_id, license="apache-2.0", **shards)
+    translator.push_to_hub(repo_id, license="research-only", **shards)
+    card = hub.repository(repo_id).files()["README.md"]
+    assert b"license_name: research-only" in card and b"By hand" not in card
 
 
 def test_a_pipeline_with_another_model_pushes_what_transformers_pushes(hub, repo_id, alice, copier):

@@ -64,7 +64,9 @@ def recipe_file(folder: Path) -> Path | None:
     Returns:
         Path: The file; None where there is none.
     """
-    places = [folder, folder.absolute().parent] if folder.name.startswith("checkpoint-") else [folder]
+    # A numbered checkpoint may be named by a link, or as the current folder.
+    names = (folder.absolute(), folder.resolve())
+    places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
 
 
@@ -194,6 +196,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
     Raises:
         ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
+        OSError: If it cannot be written.
     """
     # A name such as "." or "x/.." has no last part to be renamed to.
     named, output = output, Path(os.path.abspath(output))
@@ -207,12 +210,21 @@ def new_folder(output: Path) -> Iterator[Path]:
         raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = output.parent / f".{output.name}.{os.getpid()}"
+    # A process of the same number, which containers give out again, may have been killed.
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         yield folder
         open_to_readers(folder)
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
+        try:
+            if output.exists():
+                output.rmdir()
+            folder.rename(output)
+        except OSError:
+            # A folder where a disk is mounted stays.
+            if not output.is_dir():
+                raise
+            for path in sorted(folder.iterdir()):
+                shutil.move(path, output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -33,13 +33,13 @@ def checkpoint_folder(
         **hub_kwargs: `token`, `cache_dir`, `local_files_only` and `force_download`, as `snapshot_download` takes them.
 
     Raises:
-        ValueError: If the name is neither, or a folder is given with a revision.
+        ValueError: If the name is neither, or a folder is named with a revision.
         HubError: If the repository cannot be downloaded, or the files differ from those of the Hub.
     """
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         return Path(name)
     path = str(name).rpartition("@")[0]
-    if path and Path(path).is_dir():
+    if path and os.path.isdir(path):
         raise ValueError(f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out.")
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
@@ -128,12 +128,8 @@ def load_model(
         "unexpected": sorted(report["unexpected_keys"]),
         "of another shape": sorted(key for key, *_ in report["mismatched_keys"]),
     }
-    found = [
-        f"{keys[0]} and {len(keys) - 1:,} more are {what}" if len(keys) > 1 else f"{keys[0]} is {what}"
-        for what, keys in wrong.items()
-        if keys
-    ]
-    if found:
+    many = {what: f" and {len(keys) - 1:,} more are" if len(keys) > 1 else " is" for what, keys in wrong.items()}
+    if found := [f"{keys[0]}{many[what]} {what}" for what, keys in wrong.items() if keys]:
         raise ValueError(
             f"'{name}' does not hold the weights that its config.json describes: {', '.join(found)}; take both files from "
             "one checkpoint."

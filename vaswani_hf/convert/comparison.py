@@ -3,6 +3,7 @@
 Letters of shapes: B batch, S source length, T target length.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -59,10 +60,11 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
         str: The line.
 
     Raises:
-        ValueError: If the difference is above the tolerance.
+        ValueError: If the difference is above the tolerance, or no number.
     """
-    # A difference that is no number is a mistake too, which `>` would let pass.
-    if tolerance is not None and not difference <= tolerance:
+    if math.isnan(difference):
+        raise ValueError(f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written.")
+    if tolerance is not None and difference > tolerance:
         raise ValueError(
             f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "
             f"{difference:.2g}; nothing was written."

@@ -23,7 +23,6 @@ from ..checkpoint.files import (
     CURVE_FILE,
     GENERATION_FILE,
     INDEX_FILE,
-    RECIPE_FILE,
     RESULTS_FILE,
     weight_files,
 )
@@ -69,7 +68,7 @@ def model_card(
     begun = base_repositories(recipe) if recipe else []
     facts = {
         **_checkpoint_facts(folder),
-        **{name: results.get(name) or {} for name in ("training", "test", "decoding", "corpus")},
+        **{name: results.get(name) or {} for name in ("training", "test", "decoding", "corpus", "weights_changed")},
         "data": data,
         "repo_id": repo_id,
         "name": repo_id.split("/")[-1],
@@ -81,7 +80,7 @@ def model_card(
         "base_model": base_model or (begun[0] if len(begun) == 1 else begun or None),
         "base_name": " and ".join(map(last_part, bases(recipe))) or None if recipe else None,
         "recipe": recipe,
-        "recipe_yaml": published_yaml(folder / RECIPE_FILE).strip() if recipe else None,
+        "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
         "example": json.dumps(_example(recipe, data), ensure_ascii=False),
     }
     try:
@@ -126,7 +125,7 @@ def check_card(path: Path) -> None:
 
 def _record(folder: Path) -> tuple[Recipe | None, dict[str, Any], dict[str, Any]]:
     """The recipe, the results and the facts of the data, as far as they were recorded."""
-    recipe, results = recorded_recipe(folder / RECIPE_FILE), read_record(folder / RESULTS_FILE)
+    recipe, results = recorded_recipe(folder), read_record(folder / RESULTS_FILE)
     return recipe, results, data_facts(recipe.data) if recipe else results.get("data") or {}
 
 

@@ -26,7 +26,9 @@ from ..checkpoint.files import (
     GENERATION_FILE,
     RECIPE_FILE,
     RECORD_FILES,
+    RESULTS_FILE,
     TOKENIZER_FILES,
+    recipe_file,
     weight_files,
 )
 from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
@@ -125,7 +127,7 @@ def push_checkpoint(
         commit, is_new = commit_files(to, files, commit_message or "Push a checkpoint of vaswani_hf")
         url = commit.pr_url or commit.commit_url
         print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
-    again = "the same push once more makes no second one, and checks it again."
+    again = f"the same push{f' to {commit.pr_revision}' if to.create_pr else ''} once more makes no second one, and checks it again."
     with _one_error(f"The commit is there all the same ({url}); {again}"):
         _check_arrived(to, commit, files, expected)
         print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
@@ -146,26 +148,32 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
     with TemporaryDirectory() as name:
         pipeline.save_pretrained(name, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
         with explained():
-            _copy_record(pipeline.model, Path(name), repo_id, kwargs.get("token"))
+            _copy_record(pipeline.model, Path(name), repo_id, kwargs)
         return push_checkpoint(name, repo_id, **kwargs)
 
 
-def _copy_record(model: FromRepository, folder: Path, repo_id: str, token: str | bool | None) -> None:
-    """Copy the record of a run from the origin of a model, if its weights have not been changed since."""
+def _copy_record(model: FromRepository, folder: Path, repo_id: str, given: Mapping[str, Any]) -> None:
+    """Copy the record of a run from the origin of a model; of weights that have been changed since, the recipe with its terms."""
     origin, name = model.origin, model.name_or_path  # type: ignore[attr-defined]
-    if origin is None or not all(_is_same(origin / path.name, path) for path in folder.glob("model*.safetensors")):
+    if origin is None:
         return
+    is_same = all(_is_same(origin / path.name, path) for path in folder.glob("model*.safetensors"))
     if not os.path.isdir(name):
-        place: dict[str, Any] = {"revision": origin.name, "cache_dir": origin.parents[2], "token": token}
+        place: dict[str, Any] = {"revision": origin.name, "cache_dir": origin.parents[2], "token": given.get("token")}
         # A repository that nobody sees any more has no card for others either.
         with suppress(RepositoryNotFoundError):
             snapshot_download(name, allow_patterns=list(RECORD_FILES), **place)
-    for file in RECORD_FILES:
-        if (origin / file).is_file():
-            shutil.copy(origin / file, folder)
+    # A licence or base model that is given is for a card that is made.
+    is_made, record = given.get("license") or given.get("base_model"), recipe_file(origin)
+    places = [record, *(origin / file for file in RECORD_FILES if is_same and not (is_made and file == CARD_FILE))]
+    for path in dict.fromkeys(path for path in places if path and path.is_file()):
+        shutil.copy(path, folder)
+    if record and not is_same:
+        (folder / RESULTS_FILE).write_text('{"weights_changed": true}')
     if not os.path.isdir(name) and (card := folder / CARD_FILE).exists():
         # The snippets of the card load what is pushed.
-        card.write_text(card.read_text(encoding="utf-8").replace(name, repo_id), encoding="utf-8")
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", repo_id, card.read_text(encoding="utf-8"))
+        card.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -221,8 +229,8 @@ def repository_files(folder: str | Path, repo_id: str, **card: str | None) -> di
         settings = json.loads((folder / name).read_text(encoding="utf-8"))
         kept = {key: value for key, value in settings.items() if key not in _PLACES_OF_TOKENIZER}
         files[name] = (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
-    if (folder / RECIPE_FILE).is_file():
-        files[RECIPE_FILE] = published_yaml(folder / RECIPE_FILE).encode()
+    if recipe := published_yaml(folder, card.get("license")):
+        files[RECIPE_FILE] = recipe.encode()
     files[CARD_FILE] = _card(folder, repo_id, card)
     refuse_private_text(files, folder)
     return files
@@ -261,16 +269,14 @@ def refuse_private_text(files: Mapping[str, Path | bytes], folder: Path) -> None
         rf"(?<![\w.])({'|'.join(re.escape(place) for place in sorted(places, key=len)[::-1])})(?![\w-])"
     )
     for name, content in files.items():
-        if name.endswith((".safetensors", ".png")):
+        if name.endswith((".safetensors", ".png", ".pt", ".pth")):
             continue
         text = _bytes(content).decode("utf-8", errors="replace")
         by_people = name.endswith((".md", ".yaml", "_config.json"))
         if found := local.search(text) or (_ANY_LOCAL_PATH.search(_ADDRESS.sub("", text)) if by_people else None):
             raise ValueError(f"{name} must be free of local paths, but has '{found[0]}'; take it out and push again.")
         if has_token(text):
-            raise ValueError(
-                f"{name} must be free of tokens, but has one; take it out, make another token and push again."
-            )
+            raise ValueError(f"{name} must be free of tokens, but has one; take it out, make another and push again.")
 
 
 def _bytes(content: Path | bytes) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ..checkpoint.files import recipe_file
 from ..recipe import Recipe, load_recipe
 from ..recipe.licenses import data_license
 from ..recipe.published import is_on_hub, last_part, published_recipe
@@ -33,32 +34,35 @@ def read_record(path: Path) -> dict[str, Any]:
     return content
 
 
-def recorded_recipe(path: Path) -> Recipe | None:
-    """The recipe that a run has recorded; None if there is none.
+def recorded_recipe(folder: Path) -> Recipe | None:
+    """The recipe that the run of a checkpoint has recorded; None if there is none.
 
     Args:
-        path (Path): recipe.yaml.
+        folder (Path): The checkpoint.
 
     Raises:
         ValueError: If it is no recipe.
     """
+    path = recipe_file(folder)
     try:
-        return load_recipe(path, is_record=True) if path.is_file() else None
+        return load_recipe(path, is_record=True) if path else None
     except ValueError as error:
         raise ValueError(f"The record '{path}' cannot be used: {error}") from error
 
 
-def published_yaml(path: str | Path) -> str:
-    """A recipe's file as others may see it: YAML that `load_recipe` reads, with the keys of the file and no others.
+def published_yaml(folder: Path, license: str | None = None) -> str | None:
+    """The recorded recipe as others may see it: YAML that `load_recipe` reads, with its keys and no others; None without one.
 
     Args:
-        path (str or Path): The recorded recipe; an older version of the package knew fewer keys.
-
-    Raises:
-        ValueError: If it is no recipe, or there is none.
+        folder (Path): The checkpoint; an older version of the package recorded fewer keys.
+        license (str, optional): The licence that the model is published under, in place of the recipe's.
     """
-    recipe = published_recipe(recorded_recipe(Path(path)) or load_recipe(path, is_record=True))
-    recorded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    path, recorded = recipe_file(folder), recorded_recipe(folder)
+    if path is None or recorded is None:
+        return None
+    recipe = published_recipe(recorded)
+    recipe.publishing.license = license or recipe.publishing.license
+    recorded = yaml.safe_load(path.read_text(encoding="utf-8"))
     return yaml.safe_dump(_restricted(dataclasses.asdict(recipe), recorded), sort_keys=False, allow_unicode=True)
 
 

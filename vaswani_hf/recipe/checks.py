@@ -63,12 +63,13 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True, is_record: bool = F
     if not is_record:
         _check_patience(recipe.data, recipe.training.early_stopping_patience)
         _check_columns(recipe.data)
+        # Another machine may lack what this one had.
+        _check_bleu(recipe.evaluation)
     _check_weights(recipe.data)
     _check_directions(recipe)
     _check_tokenizer(recipe.tokenizer)
     _check_beginning(recipe)
     _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
-    _check_bleu(recipe.evaluation)
     check_known(recipe.data.license, "data.license")
     check_allowed(recipe.publishing.license, data_license(recipe.data))
 

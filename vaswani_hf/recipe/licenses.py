@@ -8,14 +8,13 @@ RESEARCH_ONLY = "research-only"
 
 # https://huggingface.co/docs/hub/repositories-licenses
 _HUB_LICENSES = """
-    apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
-    afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
-    cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0
-    cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0
-    cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0
-    lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl
-    openmdw-1.0 openmdw-1.1 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr
-    deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4
+    apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m afl-3.0
+    artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0
+    cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
+    cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0
+    etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c
+    ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openmdw-1.1 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense
+    zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4
     grok2-community gemma unknown other
 """.split()
 KNOWN_LICENSES = (*_HUB_LICENSES, RESEARCH_ONLY)
@@ -90,15 +89,14 @@ def data_license(data: DataSection) -> str | None:
 def strictest(stated: list) -> str | None:
     """The licence that those of a card mean together for what is made of all the data.
 
-    One that is for research only or forbids commercial use comes first; "other" stands for a single one that the Hub does
-    not know, and None for several others, because it is not known what they permit together.
+    One that is for research only comes first, then one that forbids commercial use and most beside it; "other" stands for a single
+    one that the Hub does not know, and None for several others, because it is not known what they permit together.
 
     Args:
         stated (list): The licences on the card; None where it says nothing.
     """
-    for license in (RESEARCH_ONLY, *stated):
-        if license in stated and isinstance(license, str) and license in _NON_COMMERCIAL:
-            return license
+    if restricting := [license for license in stated if isinstance(license, str) and license in _NON_COMMERCIAL]:
+        return RESEARCH_ONLY if RESEARCH_ONLY in restricting else max(restricting, key=lambda name: name.count("-"))
     if len(stated) != 1 or stated[0] is None:
         return None
     return stated[0] if stated[0] in KNOWN_LICENSES else "other"

@@ -4,6 +4,7 @@ The keys stand in schema.py; checks.py judges their values together.
 """
 
 import dataclasses
+import os
 import re
 import types
 import typing
@@ -201,7 +202,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
     hint = typing.get_type_hints(_sections().get(section, Recipe)).get(name, Any)
     is_list = text.startswith("[") and text.endswith("]") or "," in text
-    if list[str] in _options(hint) and is_list and not Path(text).exists():
+    if list[str] in _options(hint) and is_list and not os.path.exists(text):
         # One name, of files, is text.
         hint = list[str]
     if key.endswith("init_from") and not text.startswith("{"):
