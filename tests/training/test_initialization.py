@@ -237,6 +237,10 @@ def test_the_terms_of_a_model_hold_for_what_is_made_of_it(run, finished, tmp_pat
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder = run("student", keys[0], "--corpus=null", f"--train_pairs={tmp_path / 'pairs.jsonl'}", *AT_REST)
     assert load_recipe(folder / "recipe.yaml").data.license == "research-only"
+    (base / "recipe.yaml").unlink()
+    run("unknown", f"--init_from={base}", *AT_REST)
+    said = f"'{base}' has no record of its run that can be read, so that its licence is not known; see its card\n"
+    assert said in capsys.readouterr().out
     assert (
         "It began with the weights of another model, which its run knows as `strict`; what that one was\ntrained on"
         in card

@@ -170,6 +170,8 @@ def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
 
 def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
     record = readable_record(recipe_file(base.folder))
+    if record is None:
+        say(f"'{base.name}' has no record of its run that can be read, so that its licence is not known; see its card")
     found = with_terms(data, record) if record else data
     if found.license != data.license:
         say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
