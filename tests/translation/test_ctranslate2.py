@@ -230,3 +230,15 @@ def test_files_of_two_exports_are_not_mixed(folders, tiny_config, tmp_path, vasw
         code, out, sentence = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
         assert (code, out) == (1, "")
         assert sentence.startswith(f"shared_vocabulary.json of '{folder}' must have ")
+
+
+def test_a_prefix_beyond_the_positions_is_named_with_its_line(folders, monkeypatch):
+    translator = load_ctranslate2_translator(folders[1], "cpu")
+    monkeypatch.setattr(translator.backend, "_num_positions", 3)
+    prefixes = [None, "eins zwei drei vier"]
+    message = "`target_prefix` must have fewer tokens than the exported model has positions, 3, but has"
+    with pytest.raises(ValueError, match=message) as raised:
+        list(translator.translate(["one", "two"], target_prefixes=prefixes))
+    assert raised.value.line_number == 2
+    first, second = translator.translate(["one", "two"], target_prefixes=prefixes, on_error="skip")
+    assert isinstance(first, str) and message in second.error

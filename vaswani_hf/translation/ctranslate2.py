@@ -250,7 +250,16 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SimpleNamespace, source_length: int, prefix_length: int) -> int:
-        """Tokens at most, the prefix included."""
+        """Tokens at most, the prefix included.
+
+        Raises:
+            ValueError: If the prefix has more tokens than the model has positions.
+        """
+        if prefix_length >= self._num_positions:
+            raise ValueError(
+                f"`target_prefix` must have fewer tokens than the exported model has positions, {self._num_positions:,}, but has "
+                f"{prefix_length:,}; shorten it."
+            )
         limits, own = [self._num_positions], tokens_at_most(config, source_length)
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)

@@ -152,7 +152,8 @@ def translate_file(job: TranslationJob) -> None:
 
     def requests() -> Iterator[Request | BadLine]:
         nonlocal num_read
-        for num_read, request in enumerate(_requests(job), 1):  # noqa: B007
+        for request in _requests(job):
+            num_read += 1
             yield request
 
     with _output(job) as (file, done), closing(translations_from(job, requests(), done)) as translations:
