@@ -167,6 +167,7 @@ def test_parameters_are_counted_once(tiny_checkpoint):
         (["mit", "cc-by-nc-4.0"], "cc-by-nc-4.0"),
         (["cc-by-nc-4.0", "research-only"], "research-only"),
         (["cc-by-nc-4.0", "cc-by-nc-nd-4.0"], "cc-by-nc-nd-4.0"),
+        (["cc-by-nc-4.0", "intel-research"], "intel-research"),
         (["mit", "apache-2.0"], None),
         (["mit"], "mit"),
         (["mine"], "other"),

@@ -2,10 +2,10 @@
 
 import copy
 import errno
-import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -396,16 +396,19 @@ def test_a_difference_that_is_no_number_is_none_to_accept():
 def test_an_empty_folder_is_filled_and_what_a_killed_process_left_goes(tmp_path, is_mounted, monkeypatch):
     output = tmp_path / "out"
     output.mkdir()
-    left = tmp_path / f".out.{os.getpid()}"
-    left.mkdir()
-    (left / "stale").touch()
+    left = []
     if is_mounted:
 
         def busy(path):
             raise OSError(errno.EBUSY, "Device or resource busy", path)
 
         monkeypatch.setattr(Path, "rmdir", busy)
+    with suppress(KeyError), new_folder(output) as folder:
+        left.append(folder)
+        raise KeyError
     with new_folder(output) as folder:
+        # What a killed process of the same number has left is of another name.
+        assert folder not in left
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "file").write_text("new")
     assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
@@ -413,3 +416,12 @@ def test_an_empty_folder_is_filled_and_what_a_killed_process_left_goes(tmp_path,
         "out/inner",
         "out/inner/file",
     ]
+
+
+def test_two_that_write_one_folder_are_not_mixed(tmp_path):
+    with pytest.raises(OSError), new_folder(tmp_path / "out") as folder:
+        folder.mkdir()
+        (folder / "a").touch()
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "b").touch()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["b"]

@@ -19,6 +19,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import DataSection
 from vaswani_hf.training import train
 from vaswani_hf.translation.distillation import DistillationJob, distill
+from vaswani_hf.translation.pytorch import PyTorchBackend
 from vaswani_hf.translation.translator import TranslationOptions, Translator
 
 ROOT = Path(__file__).parents[2]
@@ -177,15 +178,28 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     assert not (tmp_path / "none.jsonl").exists()
 
 
-def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_path):
-    texts = ["seven", "two", "five " * 40, "nine"]
+def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, tmp_path, monkeypatch):
+    texts = ["seven", "two", "five", "nine"]
     pairs, output = tmp_path / "train.jsonl", tmp_path / "distilled.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": text, "de": "x"}}) + "\n" for text in texts))
-    words = ["distill", recipe, "--corpus", "null", "--train_pairs", pairs, "--teacher", teacher, "--output", output]
-    words += ["--keep_references", "--on_error", "skip"]
-    code, _, errors = vaswani(*words, "--num_return_sequences", "40")
-    assert code == 1 and not output.exists()
-    assert "`num_return_sequences`" in errors and "skipped" not in errors
+    loaded = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(pairs)])
+    options = TranslationOptions.of(on_error="skip", num_return_sequences=40)
+    given = {"model": str(teacher), "device": "cpu", "recipe": loaded, "options": options, "output": str(output)}
+    with pytest.raises(ValueError, match="^All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`"):
+        distill(DistillationJob(**given, keep_references=True))
+    assert not output.exists()
+    search = PyTorchBackend.search
+
+    def refusing(self, segments, *given, **settings):
+        if any(segment.text == "five" for segment in segments):
+            raise ValueError("Not this one.")
+        return search(self, segments, *given, **settings)
+
+    monkeypatch.setattr(PyTorchBackend, "search", refusing)
+    options = TranslationOptions.of(on_error="skip")
+    said = distill(DistillationJob(**given | {"options": options}, keep_references=True))
+    assert said.endswith("; 1 sentences were skipped")
+    assert {source for source, _ in read_back(recipe, output)} == {"seven", "two", "nine"}
 
 
 def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJob:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.cli import main
+from vaswani_hf.translation.scoring import Translation
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
 from vaswani_hf.translation.workers import _that_travels, translate_in_processes
 
@@ -289,13 +290,21 @@ def test_where_all_lines_are_bad_something_else_is(vaswani, copier_checkpoint):
     )
 
 
-def test_a_setting_is_no_fault_of_a_line(vaswani, copier_checkpoint, copier):
+def test_a_setting_that_nothing_can_be_translated_with_ends_the_work(vaswani, copier_checkpoint):
     argv = ("translate", copier_checkpoint, "--on_error", "skip", "--num_return_sequences", "8")
-    code, out, errors = vaswani(*argv, stdin=b"ja?\n\neins\n")
-    assert (code, out) == (1, "")
-    assert "`num_return_sequences`" in errors and "skipped" not in errors and "Line" not in errors
-    with pytest.raises((TypeError, ValueError), match="nun_beams"):
-        list(copier.translate(["ja?", "", "eins"], nun_beams=4, on_error="skip"))
+    code, _, errors = vaswani(*argv, stdin=b"ja?\n\neins\n")
+    assert code == 1
+    last = errors.splitlines()[-1]
+    assert last.startswith(
+        "vaswani: All lines were skipped, 2 of 3, and the others are blank; the first one: Line 1 of"
+    )
+    assert "`num_return_sequences`" in last
+
+
+def test_an_empty_translation_is_no_blank_line(vaswani, copier_checkpoint, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.translation.translator.Translator._joined", lambda *_: Translation(""))
+    code, out, errors = vaswani("translate", copier_checkpoint, "--on_error", "skip", stdin=b"ja?\n\xff\n")
+    assert (code, out) == (0, "\n\n") and "vaswani: 1 of 2 lines were skipped" in errors
 
 
 def test_blank_lines_do_not_count_as_good(vaswani, copier_checkpoint):

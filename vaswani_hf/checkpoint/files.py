@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,9 +210,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
         raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    folder = output.parent / f".{output.name}.{os.getpid()}"
-    # A process of the same number, which containers give out again, may have been killed.
-    shutil.rmtree(folder, ignore_errors=True)
+    # Containers give out the same numbers of processes again, and one of such a number may have been killed.
+    folder = output.parent / f".{output.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         yield folder
         open_to_readers(folder)
@@ -220,8 +220,8 @@ def new_folder(output: Path) -> Iterator[Path]:
                 output.rmdir()
             folder.rename(output)
         except OSError:
-            # A folder where a disk is mounted stays.
-            if not output.is_dir():
+            # A folder where a disk is mounted stays; in one that somebody has filled meanwhile nothing is mixed.
+            if not output.is_dir() or any(output.iterdir()):
                 raise
             for path in sorted(folder.iterdir()):
                 shutil.move(path, output)

@@ -53,6 +53,10 @@ class TreeBackend(PyTorchBackend):
         for name in _FORBIDDING:
             if setting_of(name, settings, self.generation_config):
                 raise ValueError(f"`{name}` forbids symbols that a tree may need, and must be left out for a parser.")
+        if any(segment.prefix for segment in segments):
+            raise ValueError(
+                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask for."
+            )
         num_words, limits = [], []
         for segment in segments:
             num_words.append(len(segment.text.split()))

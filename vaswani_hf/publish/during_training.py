@@ -40,7 +40,7 @@ _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)
 
 
 class PushCheckpointsCallback(TrainerCallback):
-    """Pushes each save in the background; unless all are kept, one that comes while another is pushed is left out, but the last.
+    """Pushes each save in the background; one that comes meanwhile waits if all are kept, or is left out if it is not the last.
 
     Args:
         folder (str or Path): The output folder of the run.
@@ -58,8 +58,9 @@ class PushCheckpointsCallback(TrainerCallback):
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        is_free = self.publishing.hub_strategy == "all_checkpoints" or not (self.thread and self.thread.is_alive())
-        if state.is_world_process_zero and is_free:
+        if self.thread and self.publishing.hub_strategy == "all_checkpoints":
+            self.thread.join()
+        if state.is_world_process_zero and not (self.thread and self.thread.is_alive()):
             self._begin(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
@@ -82,13 +83,11 @@ class PushCheckpointsCallback(TrainerCallback):
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
             return
         # A daemon, so that a second Ctrl-C ends the process.
-        self.thread = threading.Thread(target=self._push, args=(staged, step, self.thread), daemon=True)
+        self.thread = threading.Thread(target=self._push, args=(staged, step), daemon=True)
         self.thread.start()
 
-    def _push(self, staged: Path, step: int, before: threading.Thread | None) -> None:
+    def _push(self, staged: Path, step: int) -> None:
         strategy = self.publishing.hub_strategy
-        if before is not None:
-            before.join()
         try:
             to = check_destination(Destination(self.publishing.hub_model_id or "", self.publishing.hub_private_repo))
             files = repository_files(staged, to.repo_id)

@@ -95,8 +95,8 @@ def strictest(stated: list) -> str | None:
     Args:
         stated (list): The licences on the card; None where it says nothing.
     """
-    if restricting := [license for license in stated if isinstance(license, str) and license in _NON_COMMERCIAL]:
-        return RESEARCH_ONLY if RESEARCH_ONLY in restricting else max(restricting, key=lambda name: name.count("-"))
+    if restricting := {license for license in stated if isinstance(license, str)} & _NON_COMMERCIAL:
+        return max(restricting, key=lambda name: (name == RESEARCH_ONLY, name[:3] != "cc-", name.count("-"), name))
     if len(stated) != 1 or stated[0] is None:
         return None
     return stated[0] if stated[0] in KNOWN_LICENSES else "other"

@@ -350,15 +350,15 @@ def search_again(
         return search
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(phrases[i].length for i in lacking))
-    if task.in_lock_step:
-        # Outputs of each step are those of all sentences; the ones that lack nothing are searched as before.
+    if not search.may_leave:
+        # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
         phrases = [wanted if i in lacking else Phrases([]) for i, wanted in enumerate(phrases)]
-    kept = range(len(phrases)) if task.in_lock_step else lacking
+    kept = lacking if search.may_leave else range(len(phrases))
     search_class = partial(PhraseSearch, phrases, config.num_beams)
     sentences = torch.tensor(kept, device=task.prompt.device)
     inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
     other = replace(task, inputs=inputs).run(grid, search_class, sentences)
-    if not task.in_lock_step:
+    if search.may_leave:
         other.take_over(search)
     return other
 

@@ -29,7 +29,7 @@ from ..recipe.loading import readable_record
 from ..recipe.published import last_part, model_license
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
-from .files import Job, json_line, named, translations_from, with_progress
+from .files import Job, Requests, json_line, named, translations_from, with_progress
 from .output import check_output, output_file
 from .scoring import Translation
 from .translator import Request
@@ -124,9 +124,9 @@ def distill(job: DistillationJob) -> str:
     pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
     done, end = _kept(job, pairs) if exists else (0, 0)
     counts = _write(job, pairs, None if end else record, (done, end), prefixes.pop())
-    left_out = counts["sentences"] - counts["used"]
     more = " more" if done else ""
-    none = f"; {left_out:,} of the sentences or their translations are empty" if left_out else ""
+    said = {"empty": "of the sentences or their translations are empty", "skipped": "sentences were skipped"}
+    none = "".join(f"; {counts[name]:,} {words}" for name, words in said.items() if counts[name])
     return f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{job.output}'{none}"
 
 
@@ -296,19 +296,27 @@ def _write(
                 waiting.append((number, pair))
             yield Request(prefix + pair["source"])
 
-    counts = {"sentences": 0, "used": 0, "pairs": 0}
+    counts = {"sentences": 0, "empty": 0, "skipped": 0, "pairs": 0}
     total = len(pairs) if isinstance(pairs, Dataset) else None
     remedy = "free space and go on with `--resume`"
-    with output_file(job.output, remedy) as file, closing(translations_from(job, requests(), done)) as translations:
+    given = Requests(requests())
+    with output_file(job.output, remedy) as file, closing(translations_from(job, given, done)) as translations:
         file.keep(end)
-        new = named(translations, "the training split", done)
+        new = named(translations, "the training split", done, given)
         for translation in with_progress(new, "distilling", total, done, to_file=True):
             number, pair = waiting.popleft()
             rows: list[dict[str, Any]] = [{"translation": of, "pair": number} for of in _texts(job, pair, translation)]
             if rows and record is not None:
                 rows[0], record = {"distillation": record} | rows[0], None
-            file.write(b"".join(map(json_line, rows)))
-            for name, count in (("sentences", 1), ("used", bool(rows)), ("pairs", len(rows))):
+            if rows:
+                file.write(b"".join(map(json_line, rows)))
+            is_skipped = bool(getattr(translation, "error", None))
+            for name, count in (
+                ("sentences", 1),
+                ("empty", not (rows or is_skipped)),
+                ("skipped", is_skipped),
+                ("pairs", len(rows)),
+            ):
                 counts[name] += count
         if record is not None:
             raise ValueError(

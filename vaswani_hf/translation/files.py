@@ -17,6 +17,7 @@ from transformers import TextStreamer
 from ..data.lines import decoded, parse_json, read_lines, read_raw_lines, refuse_half_characters, without_ends
 from .bad_lines import LINE_ERRORS, BadLine, attempted, line_by_line, readable
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
+from .precision import has_text
 from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes
@@ -136,6 +137,24 @@ class TranslationJob(Job):
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
+class Requests:
+    """Requests as they are read, and how many were, `num_read`, of which so many are not blank, `num_texts`.
+
+    Args:
+        requests (Iterable): A `BadLine` for one that cannot be read.
+    """
+
+    def __init__(self, requests: Iterable[Request | BadLine]):
+        self.num_read = self.num_texts = 0
+        self._requests = requests
+
+    def __iter__(self) -> Iterator[Any]:
+        for request in self._requests:
+            self.num_read += 1
+            self.num_texts += isinstance(request, BadLine) or has_text(request)
+            yield request
+
+
 def translate_file(job: TranslationJob) -> None:
     """Translate the texts of a job, and say on stderr how fast it went.
 
@@ -148,23 +167,18 @@ def translate_file(job: TranslationJob) -> None:
     if job.stream:
         _stream(job.loader()(), job)
         return
-    num_read = 0
-
-    def requests() -> Iterator[Request | BadLine]:
-        nonlocal num_read
-        for request in _requests(job):
-            num_read += 1
-            yield request
-
-    with _output(job) as (file, done), closing(translations_from(job, requests(), done)) as translations:
-        new = named(translations, job.place, done)
+    requests = Requests(_requests(job))
+    with _output(job) as (file, done), closing(translations_from(job, requests, done)) as translations:
+        new = named(translations, job.place, done, requests)
         if job.text is None:
             total = count_lines(job.input, job.skips) if job.input is not None else None
             new = with_progress(new, job.work, total, done, to_file=job.output is not None)
         for translation in new:
             file.write(_line_of(translation, job))
-        if num_read < done:
+        if requests.num_read < done:
             raise ValueError(_more_lines(job, done))
+        # What a run that broke off has left behind its last line goes.
+        file.write(b"")
 
 
 def translations_from(job: Job, requests: Iterable[Request | BadLine], done: int) -> Generator[Any, None, None]:
@@ -189,13 +203,14 @@ def translations_from(job: Job, requests: Iterable[Request | BadLine], done: int
         yield from islice(translations, done - begin, None)
 
 
-def named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
+def named(translations: Iterator[Any], place: str, done: int, requests: Requests | None = None) -> Iterator[Any]:
     """The translations; the line of an error is named, and those that are skipped are named and counted on stderr.
 
     Args:
         translations (Iterator): Translations of lines.
         place (str): Where the lines stand.
         done (int): The number of lines before the first one.
+        requests (Requests, optional): What is translated, of which blank lines are not counted as good.
 
     Yields:
         str or Translation: Each translation.
@@ -203,17 +218,15 @@ def named(translations: Iterator[Any], place: str, done: int) -> Iterator[Any]:
     Raises:
         ValueError: If a line is bad and none is skipped, or all of them are bad.
     """
-    number, num_skipped, first, is_any_good = done, 0, "", False
+    number, num_skipped, first = done, 0, ""
     for number, translation in enumerate(_with_lines_of_errors(translations, place), done + 1):
         if error := getattr(translation, "error", None):
             num_skipped += 1
             first = first or _at_line(number, place, error)
             if num_skipped <= MOST_WARNINGS:
                 print(f"vaswani: skipped: {_at_line(number, place, error)}", file=sys.stderr)
-        elif not is_any_good:
-            is_any_good = bool((translation if isinstance(translation, str) else translation.text).strip())
         yield translation
-    if num_skipped and not (is_any_good or done):
+    if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
         blank = "" if num_skipped == number else ", and the others are blank"
         raise ValueError(f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}")
     if num_skipped:
@@ -440,17 +453,16 @@ def _stream(translator: Translator, job: TranslationJob) -> None:
     """Show greedy translations while they come about."""
 
     def shown(request: Request | BadLine, number: int) -> str:
-        request = readable(request)
-        _stream_one(translator, request, number, job)
-        return request.text
+        _stream_one(translator, readable(request), number, job)
+        return ""
 
-    requests: Any = _requests(job)
+    requests: Any = Requests(_requests(job))
     lines = (
         line
         for number, request in enumerate(translator.settled(requests, replace(job.options, window=1)), 1)
         for line in line_by_line([request], number, shown, lambda shown: shown, job.skips)
     )
-    for _ in named(lines, job.place, 0):
+    for _ in named(lines, job.place, 0, requests):
         _show("\n")
 
 

@@ -61,8 +61,6 @@ class Translator(TranslationEngine):
     makes_trees = False
     # The first texts are to decide between float32 and bfloat16.
     is_undecided = False
-    # Options that were tried out before bad lines were skipped.
-    _tried: TranslationOptions | None = None
 
     @property
     def model(self) -> Any:
@@ -196,10 +194,6 @@ class Translator(TranslationEngine):
         Yields:
             str or Translation: One for each.
         """
-        if _skips(options.on_error) and options != self._tried:
-            # Settings that nothing can be translated with are no fault of a line.
-            list(super()._found([Request("a")], [1], replace(options, warn_of_limit=False)))
-            self._tried = options
         gives_records = _gives_records(options)
         for translations in self.translations(self.settled(requests, options), options, first_line):
             is_record = gives_records or translations[0].error
