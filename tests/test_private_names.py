@@ -44,7 +44,7 @@ PRIVATE = {
     "datasets.arrow_dataset": "_indices",
     "os": "_exit",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    "torch.nn.modules.module": "_compiled_call_impl _forward_hooks _forward_pre_hooks",
+    "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
     "torch.utils._pytree": "_pytree",
 }
 # Names without an underscore, in modules that are the inside of a library or that no documentation promises.

@@ -127,8 +127,9 @@ def generate_settings(translator, monkeypatch, **settings) -> dict:
     calls = []
     monkeypatch.setattr(translator.model, "generate", lambda **given: calls.append(given) or torch.tensor([[0, 2]]))
     translator("a cat", **settings)
-    # What looks at the logits of models of others is no setting.
+    # What looks at the logits of models of others is no setting, and what comes back is none of the caller's.
     calls[0].pop("logits_processor", None)
+    assert calls[0].pop("return_dict_in_generate") is False
     return {name: value for name, value in calls[0].items() if not isinstance(value, torch.Tensor)}
 
 
