@@ -710,3 +710,12 @@ def test_a_full_disk_is_one_sentence_that_names_the_folder(tokenizer, tmp_path, 
     with pytest.raises(OSError) as caught:
         load_pairs(PairSource(**paths))
     assert re.fullmatch(sentence.format(tmp_path / "cache"), str(caught.value))
+
+
+def test_a_language_may_be_called_translation_and_a_list_may_not_be_empty():
+    rows = [{"text": "one", "translation": "eins"}]
+    source = PairSource(dataset=rows, source_language="text", target_language="translation")
+    assert list(load_pairs(source)) == [{"source": "one", "target": "eins"}]
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match="^`dataset` must hold sentence pairs, but is an empty list.$"):
+            load_pairs(PairSource(dataset=[], streaming=streaming))

@@ -116,6 +116,11 @@ def test_a_setting_that_forbids_symbols_is_refused_by_name(random_parser, settin
         random_parser("a b c")
 
 
+def test_a_beginning_of_a_tree_is_refused(random_parser):
+    with pytest.raises(ValueError, match="^`target_prefixes` must be left out for a parser"):
+        list(random_parser.parse(["a b", "a"], target_prefixes=["(S", None], max_length=30))
+
+
 def test_a_parser_and_a_translator_are_told_apart(random_parser, tiny_model, tmp_path):
     translator = tmp_path / "translator"
     tiny_model(vocab_size=300, pad_token_id=1, eos_token_id=2, bos_token_id=0).save_pretrained(translator)

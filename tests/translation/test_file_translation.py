@@ -212,6 +212,9 @@ def test_a_run_that_broke_off_is_continued(vaswani, copier_checkpoint, source, t
         code, _, errors = vaswani(*argv, "--resume", *(["true"] if complete % 2 else []))
         assert code == 0 and output.read_bytes() == whole
         assert re.search(SPEED.format(10 - complete), errors)
+    # A whole output, and what a run that broke off has left behind it.
+    output.write_bytes(whole + b'{"te')
+    assert vaswani(*argv, "--resume")[0] == 0 and output.read_bytes() == whole
     output.write_bytes(whole + b"more\n")
     code, _, errors = vaswani(*argv, "--resume")
     assert code == 1 and "must not have more lines than" in errors
@@ -356,6 +359,15 @@ def test_scores(vaswani, copier_checkpoint, copier, source, tmp_path):
     ]
     assert [record["alignment"] for record in records] == [translation.alignment for translation in expected]
     assert [record["tokens"] for record in records] == [translation.tokens for translation in expected]
+
+
+def test_texts_without_translations_are_counted(copier):
+    for sources, targets, message in (
+        (LINES[:3], LINES[:2], "`targets` must hold as many texts as `sources`, but ends before number 3."),
+        (iter(LINES[:1]), LINES[:2], "`sources` must hold as many texts as `targets`, but ends before number 2."),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            list(copier.score(sources, targets))
 
 
 def test_misaligned_files_are_named(vaswani, copier_checkpoint, source, tmp_path):

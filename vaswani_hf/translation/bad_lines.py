@@ -19,6 +19,16 @@ class BadLine:
     error: Exception
 
 
+def has_text(request: Any) -> bool:
+    """True if there is something to translate; a line that cannot be read has no text.
+
+    Args:
+        request: A `Request`, or what stands for one.
+    """
+    text = getattr(request, "text", None)
+    return isinstance(text, str) and bool(text.strip())
+
+
 def attempted(read: Callable[..., T], *args: Any) -> T | BadLine:
     """What a call gives, or the `BadLine` that it refuses.
 

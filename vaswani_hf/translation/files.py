@@ -15,9 +15,8 @@ from typing import Any
 from transformers import TextStreamer
 
 from ..data.lines import decoded, parse_json, read_lines, read_raw_lines, refuse_half_characters, without_ends
-from .bad_lines import LINE_ERRORS, BadLine, attempted, line_by_line, readable
+from .bad_lines import LINE_ERRORS, BadLine, attempted, has_text, line_by_line, readable
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
-from .precision import has_text
 from .scoring import Translation
 from .translator import Request, TranslationOptions, Translator
 from .workers import translate_in_processes

@@ -12,6 +12,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ..model.translator_vaswani import Request, TranslationOptions
+from .bad_lines import has_text
 
 logger = transformers_logging.get_logger(__name__)
 
@@ -87,16 +88,6 @@ def settle(translator: Any, requests: Sequence[Request], options: TranslationOpt
                 "is used."
             )
         translator.is_undecided = False
-
-
-def has_text(request: Any) -> bool:
-    """True if there is something to translate; a line that cannot be read has no text.
-
-    Args:
-        request: A `Request`, or what stands for one.
-    """
-    text = getattr(request, "text", None)
-    return isinstance(text, str) and bool(text.strip())
 
 
 def _with_models(translator: Any, models: list[Any]) -> Any:

@@ -155,8 +155,8 @@ class Translator(TranslationEngine):
     ) -> Iterator[Any]:
         """Translations in the order of the lines.
 
-        A line of nothing but spaces gives an empty one, or, with `split_sentences`, the spaces. A line longer than the model was made for is cut at word
-        boundaries, its pieces translated and joined by a space, and a warning says so.
+        A line of nothing but spaces gives an empty one, or, with `split_sentences`, the spaces. A line longer than the model was
+        made for is cut at word boundaries, its pieces translated and joined by a space, and a warning says so.
 
         Args:
             lines (Iterable): Texts; read as far as a window at a time.
