@@ -667,7 +667,7 @@ def section(folder: Path, **texts: list[tuple[str, str]]) -> DataSection:
     return DataSection(source_language="en", target_language="de", **paths)
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     good = [("a", "b"), ("c", "d")]
     texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
@@ -676,6 +676,66 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     assert str(caught.value) == (
         f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but a side of each of 3 is empty."
+    )
+
+
+@pytest.mark.parametrize("kind", ["files", "rows"])
+@pytest.mark.parametrize("side", ["source", "target", None])
+def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, kind):
+    test = {"source": [("", "a"), (" ", "b")], "target": [("a", ""), ("b", "\u3000")], None: [("", "a"), ("b", "")]}[
+        side
+    ]
+    data = section(tmp_path, train=[("a", "b"), ("c", "d")], test=test)
+    place = data.test_source if side == "source" else data.test_target
+    if kind == "rows":
+        path = tmp_path / "test.jsonl"
+        path.write_text("".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in test))
+        data = dataclasses.replace(data, test_source=None, test_target=None, test_pairs=str(path))
+        place = str(path)
+
+    def load():
+        return load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+
+    if side is None:
+        assert [(pair["source"], pair["target"]) for pair in load().test_text] == test
+        return
+    with pytest.raises(ValueError) as caught:
+        load()
+    assert str(caught.value) == (
+        f"`data`, test split: the {side} side must hold text, but each of the 2 lines of {place} is empty."
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(tmp_path, streaming, is_shared):
+    # With 4 tokens a side may have 64 characters. Before this limit the line of 1,000 was 2 tokens.
+    good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
+    odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
+    tokenizer = TokenizerSection(vocab_size=300, shared_vocabulary=is_shared)
+
+    def load(name, pairs):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = dataclasses.replace(section(folder, train=pairs), streaming=streaming, max_length=4)
+        return load_corpus(data, tokenizer, 1, folder, new_tokenizers=True)
+
+    with_odd, without = load("odd", odd + good), load("good", good)
+    for name in ("source_tokenizer", "target_tokenizer"):
+        assert getattr(with_odd, name).get_vocab() == getattr(without, name).get_vocab()
+    assert list(with_odd.train) == list(without.train)
+    report = with_odd.reports["train"]
+    assert report == CorpusReport(kept=6, empty=2, too_many_characters=2)
+    assert str(report).endswith(", 2 with more than 16 characters per token of `data.max_length`")
+
+
+def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
+    data = dataclasses.replace(section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]), max_length=4)
+    with pytest.raises(ValueError) as caught:
+        load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+    assert str(caught.value) == (
+        f"`data`, train split: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
+        "token of `data.max_length`, but each of 2 is longer or empty; split the lines, or raise `data.max_length`."
     )
 
 

@@ -210,11 +210,11 @@ def test_words_are_those_of_byte_level_bpe():
         ),
         (
             {"vocab_size": 300, "texts": iter(["", " \n"])},
-            "`texts` must hold text to train a tokenizer on, but every one of them is empty.",
+            "`texts` must hold text to train a tokenizer on, but there is none.",
         ),
         (
             {"vocab_size": 300, "texts": []},
-            "`texts` must hold text to train a tokenizer on, but every one of them is empty.",
+            "`texts` must hold text to train a tokenizer on, but there is none.",
         ),
     ],
 )

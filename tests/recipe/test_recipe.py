@@ -12,6 +12,7 @@ from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
 from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.checks import check_training
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe
@@ -254,28 +255,14 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
             "`training.num_train_epochs` must be positive, but is nan.",
         ),
         (
-            ["--corpus", "null", "--train_pairs", "a.jsonl", "--early_stopping_patience", "2"],
-            "`training.early_stopping_patience: 2` needs a validation split, but there is none; give `data.validation_source` with "
-            "`data.validation_target`, or leave the patience out.",
-        ),
-        (
-            [
-                "--corpus",
-                "null",
-                "--dataset",
-                "user/name",
-                "--validation_split",
-                "null",
-                "--early_stopping_patience",
-                "2",
-            ],
-            "`training.early_stopping_patience: 2` needs a validation split, but there is none; give `data.validation_split`, or "
-            "leave the patience out.",
-        ),
-        (
             ["--corpus", "null", "--train_pairs", "a.jsonl", "--target_language", "en"],
             "`data.train_pairs` has the sides of a pair by the names of the languages, but `data.source_language` and "
             "`data.target_language` are both 'en'; name its two columns.",
+        ),
+        (
+            ["--target_language", "en"],
+            "`data.corpus: numbers` has pairs of two languages, but `data.source_language` and `data.target_language` are both "
+            "'en'; correct one of them.",
         ),
         (["--max_steps", "true"], "`training.max_steps` must be an integer or null, but is True."),
         (["--bf16", "1"], "`training.bf16` must be true or false, but is 1."),
@@ -389,6 +376,43 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
 )
 def test_a_wrong_command_line_is_one_sentence(recipe_file, overrides, expected):
     assert message(recipe_file(), overrides) == expected
+
+
+FILES = ["--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"]
+DATASET = ["--corpus", "null", "--dataset", "user/name", "--validation_split", "null"]
+VALIDATION = ["--validation_source", "b.en", "--validation_target", "b.de"]
+
+
+@pytest.mark.parametrize("option", ["--early_stopping_patience=2", "--validation_bleu=true"])
+def test_a_run_without_the_validation_that_it_needs_is_refused(recipe_file, option):
+    is_patience = "patience" in option
+    key = "training.early_stopping_patience: 2" if is_patience else "evaluation.validation_bleu: true"
+    remedy = "leave the patience out" if is_patience else "set it to false"
+    for sources, kind in (
+        (FILES, "`data.validation_source` with `data.validation_target`"),
+        (DATASET, "`data.validation_split`"),
+    ):
+        # Other commands, such as `distill`, read no validation split.
+        recipe = load_recipe(recipe_file(), [*sources, option])
+        with pytest.raises(ValueError) as caught:
+            check_training(recipe)
+        assert str(caught.value) == f"`{key}` needs a validation split, but there is none; give {kind}, or {remedy}."
+    for sources in ([], [*FILES, *VALIDATION], DATASET[:-2]):
+        recipe = load_recipe(recipe_file(), [*sources, option, "--warmup_steps", "1"])
+        assert check_training(recipe) == []
+
+
+def test_what_may_be_a_mistake_is_said(recipe_file):
+    recipe = load_recipe(recipe_file(), [*FILES, "--target_language", "en", "--warmup_steps", "4"])
+    assert check_training(recipe) == [
+        "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
+        "or corrections of the sources.",
+        "`training.warmup_steps` is 4, but the run has 3 steps, so that the learning rate never reaches its highest value; lower "
+        "the number, or train for longer.",
+    ]
+    assert check_training(load_recipe(recipe_file(), ["--warmup_steps", "3"])) == []
+    epochs = ["--max_steps", "null", "--num_train_epochs", "2"]
+    assert check_training(load_recipe(recipe_file(), epochs)) == []
 
 
 @pytest.mark.parametrize(
@@ -589,11 +613,10 @@ def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
 
 def test_a_record_of_an_earlier_version_is_read_where_it_took_what_is_refused_now(recipe_file):
     path = recipe_file(MINIMAL.replace("corpus: numbers", "train_pairs: a.jsonl"))
-    patient = ["--early_stopping_patience", "2"]
-    with pytest.raises(ValueError, match="needs a validation split"):
-        load_recipe(path, patient)
-    assert load_recipe(path, patient, is_record=True).training.early_stopping_patience == 2
-    assert load_recipe(path, ["--target_language", "en"], is_record=True).data.target_language == "en"
+    one_language = ["--target_language", "en"]
+    with pytest.raises(ValueError, match="name its two columns"):
+        load_recipe(path, one_language)
+    assert load_recipe(path, one_language, is_record=True).data.target_language == "en"
 
 
 def test_a_mapping_inside_a_section_is_taken_away_by_null(files):

@@ -55,7 +55,7 @@ def test_evaluate_writes_its_translations_or_nothing(files, vaswani, copier_chec
     assert code == 1 and sentence.startswith("`tokenize` must be one of ")
     Path("empty").touch()
     empty = ("--source", "empty", "--reference", "empty")
-    sentence = "`--source` must have at least one line, but empty is empty."
+    sentence = "`--source` must hold text, but empty is empty."
     assert vaswani("evaluate", "no/model", *empty) == (1, "", sentence)
 
 

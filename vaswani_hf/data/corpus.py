@@ -27,8 +27,9 @@ from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest, write_tokenizers
 from .directions import in_both_directions
 from .language_modeling import text_collator, with_both_ends
+from .lines import refuse_blank
 from .number_words import number_pairs
-from .preparation import CorpusReport, prepare_pairs
+from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
 from .reading import PairSource, distillation_records, is_commit, load_pairs
 from .tree_grammar import grammar_trees
 from .treebank import load_treebank
@@ -252,15 +253,35 @@ def _numbered_corpora(data: DataSection) -> Dataset:
 
 
 def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
-    """A split of `load_split`, of which at least one pair has text on both sides; a stream is not looked through.
+    """A split of `load_split` that can be used; a stream is not looked through.
+
+    Training and validation need a pair with text on both sides that is not dropped for its characters. A test set is scored line by line, so that text on each
+    side is enough, even if no pair has it on both.
 
     Raises:
-        ValueError: If no pair has.
+        ValueError: If there is no such text.
     """
     pairs = load_split(data, split, seed)
-    if not isinstance(pairs, Dataset) or any(pair["source"].strip() and pair["target"].strip() for pair in pairs):
+    if not isinstance(pairs, Dataset):
         return pairs
     name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    if split == "test" and not data.is_text and not data.is_treebank:
+        for side in ("source", "target"):
+            refuse_blank(pairs[side], f"the {side} side", " and ".join(data.listed(f"test_{side}")) or name)
+        return pairs
+    has_text = False
+    for pair in pairs:
+        if not (pair["source"].strip() and pair["target"].strip()):
+            continue
+        has_text = True
+        if split == "test" or not has_too_many_characters(pair["source"], pair["target"], data.max_length):
+            return pairs
+    if has_text:
+        raise ValueError(
+            f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * data.max_length:,} characters, {CHARACTERS_PER_TOKEN} "
+            f"per token of `data.max_length`, but each of {len(pairs):,} is longer or empty; split the lines, or raise "
+            "`data.max_length`."
+        )
     if data.is_text:
         raise ValueError(f"{name} must hold text, but each of {len(pairs):,} is empty.")
     if data.is_treebank:

@@ -20,6 +20,7 @@ from ..recipe.schema import TokenizerSection
 from ..version import __version__
 from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
+from .preparation import CHARACTERS_PER_TOKEN
 from .reading import CACHE_REMEDY
 from .tokenizer_training import train_tokenizers
 from .tree_tokenizer import train_parser_tokenizers
@@ -68,7 +69,14 @@ def write_tokenizers(
     if cache is None:
         train(folder)
         return
-    options = {**asdict(section), "bpe_dropout": None, "max_length": model_max_length, "tags": tags, "task": task}
+    options = {
+        **asdict(section),
+        "bpe_dropout": None,
+        "max_length": model_max_length,
+        "characters_per_token": CHARACTERS_PER_TOKEN,
+        "tags": tags,
+        "task": task,
+    }
     kept = cache / f"tokenizers-{_key(pairs, options)}"
     was_there = kept.is_dir()
     if damage(kept) is not None:

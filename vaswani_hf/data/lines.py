@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,22 @@ def decoded(line: bytes, number: int, place: str) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{place} must be UTF-8 text, but line {number:,} is not.") from None
+
+
+def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
+    """Refuse lines that hold no text.
+
+    Args:
+        lines: Sources or references.
+        name: What they are, for the error.
+        place: The file or dataset, for the error.
+
+    Raises:
+        ValueError: If each of them is blank, or there are none.
+    """
+    if not any(line.strip() for line in lines):
+        fault = f"each of the {len(lines):,} lines of {place} is empty" if lines else f"{place} is empty"
+        raise ValueError(f"{name} must hold text, but {fault}.")
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:

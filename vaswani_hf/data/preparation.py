@@ -28,6 +28,25 @@ ID_FEATURES = {
 }
 
 
+# The longest text that can pass the limit in tokens, in characters per token. Text of natural languages has 1 to 8
+# characters per token. Without this limit byte-level BPE makes few and very long tokens of a line of 100,000 equal
+# characters: the line passes the limit in tokens, and takes entries of the vocabulary from words.
+CHARACTERS_PER_TOKEN = 16
+
+
+def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
+    """Whether a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+
+    Such a pair is used neither to train the tokenizer nor to train the model.
+
+    Args:
+        source: A text, as it was read.
+        target: Its other side.
+        max_length: The limit for a side in tokens.
+    """
+    return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
+
+
 @dataclass
 class CorpusReport:
     """The number of pairs that were kept, and of those that were dropped for each reason."""
@@ -36,17 +55,18 @@ class CorpusReport:
     empty: int = 0
     too_long: int = 0
     ratio: int = 0
+    too_many_characters: int = 0
 
     @property
     def read(self) -> int:
         """The number of pairs before cleaning."""
-        return self.kept + self.empty + self.too_long + self.ratio
+        return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
         """Counts pairs.
 
         Args:
-            outcomes: [N] for each pair the number of its field, 0 for `kept` to 3 for `ratio`.
+            outcomes: [N] for each pair the number of its field, 0 for `kept` to 4 for `too_many_characters`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for field, count in zip(fields(self), counts.tolist(), strict=True):
@@ -61,12 +81,19 @@ class CorpusReport:
         Args:
             are_texts: Each pair is one text and itself.
         """
+        counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
         if are_texts:
-            return f"{self.read:,} texts read, {self.kept:,} kept; dropped: {self.empty:,} empty, {self.too_long:,} too long"
-        return (
-            f"{self.read:,} pairs read, {self.kept:,} kept; dropped: {self.empty:,} with an empty side,"
-            f" {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
-        )
+            counts += f"{self.empty:,} empty, {self.too_long:,} too long"
+        else:
+            counts += (
+                f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
+            )
+        if self.too_many_characters:
+            counts += (
+                f", {self.too_many_characters:,} with more than {CHARACTERS_PER_TOKEN} characters per token of "
+                "`data.max_length`"
+            )
+        return counts
 
 
 def prepare_pairs(
@@ -89,7 +116,8 @@ def prepare_pairs(
         source_tokenizer: Encodes the source side.
         target_tokenizer: Encodes the target side, the same object for a joint vocabulary; None where each pair is a text and
             itself, which is encoded once.
-        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
+        max_length: The length, in tokens with `</s>`, above which a side drops its pair; `CHARACTERS_PER_TOKEN` times as
+            many characters drop it before it is encoded.
         max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
             dropped; `None` for no limit.
         num_proc: The number of processes that encode a dataset.
@@ -146,6 +174,7 @@ class _Preparation:
     max_length_ratio: float | None
     keep_text: bool
     version: str = __version__
+    characters_per_token: int = CHARACTERS_PER_TOKEN
 
     @property
     def features(self) -> dict[str, Any]:
@@ -155,11 +184,20 @@ class _Preparation:
         mapped_files.release()
         sources = [text.strip() for text in batch["source"]]
         targets = [text.strip() for text in batch["target"]]
+        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
+        too_many_characters = np.array(
+            [
+                has_too_many_characters(source, target, self.max_length)
+                for source, target in zip(batch["source"], batch["target"], strict=True)
+            ]
+        )
+        for row in np.flatnonzero(too_many_characters):
+            # Encoding such a text takes long, and its pair is dropped.
+            sources[row] = targets[row] = ""
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
         source_lengths, target_lengths = (ids.value_lengths().to_numpy() for ids in (source_ids, target_ids))
         shorter, longer = np.minimum(source_lengths, target_lengths), np.maximum(source_lengths, target_lengths)
-        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
         unequal = longer > (self.max_length_ratio or np.inf) * shorter
         columns: dict[str, Any] = {
             "input_ids": source_ids,
@@ -167,7 +205,9 @@ class _Preparation:
             "source_length": source_lengths,
             "target_length": target_lengths,
             # Each number stands for a field of CorpusReport.
-            "outcome": np.select([empty, longer > self.max_length, unequal], [1, 2, 3], 0).astype(np.int8),
+            "outcome": np.select(
+                [empty, too_many_characters, longer > self.max_length, unequal], [1, 4, 2, 3], 0
+            ).astype(np.int8),
         }
         if CORPUS_COLUMN in batch:
             columns[CORPUS_COLUMN] = np.array(batch[CORPUS_COLUMN], np.int32)

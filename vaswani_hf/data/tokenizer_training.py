@@ -5,6 +5,7 @@ Section 5.1: "Sentences were encoded using byte-pair encoding, which has a share
 Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training text; bytes
 alone would let a model write half a letter, and characters alone could not encode every sentence and give it back exactly.
 A corpus of more than a million pairs is represented by a million, evenly spread over it; a stream by its first million.
+Pairs with too many characters for `max_length` tokens are left out (see preparation.py).
 """
 
 import copy
@@ -31,6 +32,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
 from .memory import mapped_files
+from .preparation import has_too_many_characters
 from .word_encoding import begins_with_a_space
 
 logger = logging.getLogger(__name__)
@@ -78,29 +80,35 @@ def train_tokenizers(
         "task": task,
     }
     if task in TEXT_TASKS:
-        joint = train_tokenizer(texts_of(pairs, ("source",)), section.vocab_size, **options)
+        joint = train_tokenizer(texts_of(pairs, ("source",), model_max_length), section.vocab_size, **options)
         return joint, joint
     if section.shared_vocabulary:
-        joint = train_tokenizer(texts_of(pairs, ("source", "target")), section.vocab_size, **options)
+        joint = train_tokenizer(texts_of(pairs, ("source", "target"), model_max_length), section.vocab_size, **options)
         return joint, joint
-    source = train_tokenizer(texts_of(pairs, ("source",)), section.vocab_size, **options)
+    source = train_tokenizer(texts_of(pairs, ("source",), model_max_length), section.vocab_size, **options)
     target_size = section.target_vocab_size or section.vocab_size
-    return source, train_tokenizer(texts_of(pairs, ("target",)), target_size, **options)
+    return source, train_tokenizer(texts_of(pairs, ("target",), model_max_length), target_size, **options)
 
 
-def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...]) -> Iterator[str]:
+def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int) -> Iterator[str]:
     """The texts that a tokenizer is trained on.
 
     Args:
         pairs: The columns `source` and `target`.
         sides: One of them or both.
+        max_length: The limit of the run for a side in tokens; pairs with too many characters for it are left out.
 
     Yields:
         str: Text by text.
     """
     for batch in _batches(pairs):
+        kept = [
+            row
+            for row, (source, target) in enumerate(zip(batch["source"], batch["target"], strict=True))
+            if not has_too_many_characters(source, target, max_length)
+        ]
         for side in sides:
-            yield from batch[side]
+            yield from (batch[side][row] for row in kept)
         mapped_files.release()
 
 
@@ -160,7 +168,7 @@ def train_tokenizer(
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
-        raise ValueError("`texts` must hold text to train a tokenizer on, but every one of them is empty.")
+        raise ValueError("`texts` must hold text to train a tokenizer on, but there is none.")
     backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_OF_TAGS, special=False) for tag in tags])

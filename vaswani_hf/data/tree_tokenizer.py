@@ -32,13 +32,13 @@ def train_parser_tokenizers(
         The source and the target tokenizer.
     """
     source = train_tokenizer(
-        texts_of(pairs, ("source",)),
+        texts_of(pairs, ("source",), model_max_length),
         section.vocab_size,
         lowercase=section.lowercase,
         normalization=section.normalization,
         model_max_length=model_max_length,
     )
-    return source, train_tree_tokenizer(texts_of(pairs, ("target",)), model_max_length)
+    return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
 
 
 def train_tree_tokenizer(trees: Iterable[str], model_max_length: int | None = None) -> PreTrainedTokenizerFast:

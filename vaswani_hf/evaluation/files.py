@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checkpoint.hub import HubError
 from ..checkpoint.loading import check_config, checkpoint_folder
-from ..data.lines import read_lines
+from ..data.lines import read_lines, refuse_blank
 from ..translation.output import check_output, output_file, standard_output
 from ..translation.translator import Translator
 from .bleu import check_tokenizer, score_translations
@@ -170,12 +170,12 @@ def _test_set(job: EvaluationJob) -> tuple[list[str], list[str]]:
     """Sources and stripped references, equally many.
 
     Raises:
-        ValueError: If there are none, or not equally many.
+        ValueError: If one of the files holds no text, or they have not equally many lines.
     """
     # A corpus line may end in spaces, which are no part of the sentence; the model is given a source as it stands.
     sources, references = list(read_lines(job.source)), [line.strip() for line in read_lines(job.reference)]
-    if not sources:
-        raise ValueError(f"`--source` must have at least one line, but {job.source} is empty.")
+    refuse_blank(sources, "`--source`", job.source)
+    refuse_blank(references, "`--reference`", job.reference)
     _check_lines(job.source, len(sources), job.reference, len(references))
     return sources, references
 

@@ -43,7 +43,7 @@ def evaluate_texts(
     Args:
         model (PreTrainedModel): A `VaswaniForCausalLM` or `VaswaniForMaskedLM`.
         tokenizer (PreTrainedTokenizerFast): Its tokenizer.
-        texts (list): Texts; empty ones are left out.
+        texts (list): Texts. Empty ones are left out, and a warning counts them.
         tokens_per_batch (int): Positions of a batch, padding included (tokens).
 
     Returns:
@@ -92,6 +92,8 @@ def _batches(
     with TOKENIZING:
         given = [text.strip() for text in texts if text.strip()]
         encoded = encoder(given, verbose=False)["input_ids"] if given else []
+    if len(given) < len(texts):
+        logger.warning(f"{len(texts) - len(given)} of {len(texts)} texts are empty and left out.")
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= longest]
     if len(kept) < len(encoded):
         logger.warning(f"{len(encoded) - len(kept)} texts longer than {longest} tokens are left out.")

@@ -1,12 +1,16 @@
 """A parser on a treebank: its trees and their scores."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from transformers.utils import logging
 
 from ..data.trees import Tree, tree_over
 from .bracketing import bracketing_scores
 from .parser import Parser
+
+logger = logging.get_logger(__name__)
 
 
 def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
@@ -14,31 +18,48 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
     Args:
         parser (Parser): The parser.
-        gold (sequence): The right trees; those without words are left out.
+        gold (sequence): The right trees. Trees without words have nothing to parse; they are left out of the scores, and
+            a warning counts them.
         **options: Options of `Parser.parse`.
 
     Returns:
-        dict: What `bracketing_scores` gives, `seconds`, `sentences_per_second` and the `trees`.
+        dict: What `bracketing_scores` gives, `seconds`, `sentences_per_second`, and the list `trees` with one entry for
+        each gold tree, None for one without words.
 
     Raises:
         ValueError: If there is no tree with words.
     """
     from tqdm.auto import tqdm
 
-    gold = [tree for tree in gold if tree.words]
+    with_words = [tree for tree in gold if tree.words]
+    if len(with_words) < len(gold):
+        logger.warning(
+            f"{len(gold) - len(with_words)} of {len(gold)} trees have no words and are left out of the scores."
+        )
     start = time.perf_counter()
-    parsed = parser.parse((tree.sentence for tree in gold), **options)
+    parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # disable=None: no bar where stderr is no terminal.
-    bar = tqdm(parsed, total=len(gold), unit=" sentences", desc="parsing", disable=None, leave=False)
+    bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
     # A sentence has not all characters of a treebank's words.
     trees = [
         tree_over(right.words, tree.symbols, tree.tags)
-        for right, tree in zip(gold, bar, strict=True)
+        for right, tree in zip(with_words, bar, strict=True)
         if tree is not None
     ]
     seconds = time.perf_counter() - start
-    scores = bracketing_scores(gold, trees)
-    return scores | {"seconds": seconds, "sentences_per_second": len(gold) / seconds, "trees": trees}
+    scores = bracketing_scores(with_words, trees)
+    remaining = iter(trees)
+    aligned = [next(remaining) if tree.words else None for tree in gold]
+    return scores | {"seconds": seconds, "sentences_per_second": len(with_words) / seconds, "trees": aligned}
+
+
+def lines_of(trees: Iterable[Tree | None]) -> str:
+    """Trees one a line, with an empty line for None.
+
+    Args:
+        trees (iterable): As from `evaluate_parser`.
+    """
+    return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 
 def scores_as_text(scores: dict[str, Any]) -> str:

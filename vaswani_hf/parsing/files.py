@@ -12,7 +12,7 @@ from ..data.treebank import read_treebank, tree_files
 from ..translation.files import TranslationJob
 from ..translation.output import check_output, output_file, standard_output
 from .bracketing import bracketing_scores
-from .evaluate import evaluate_parser, scores_as_text
+from .evaluate import evaluate_parser, lines_of, scores_as_text
 from .parser import Parser
 
 
@@ -87,17 +87,18 @@ def evaluate_trees(job: TreeEvaluationJob) -> None:
         ValueError: If a file is no treebank, or has not as many trees as the other.
     """
     stdout = standard_output()
-    gold = [tree for path in tree_files([job.trees]) for tree in read_treebank(path) if tree.words]
-    if not gold:
+    gold = [tree for path in tree_files([job.trees]) for tree in read_treebank(path)]
+    with_words = [tree for tree in gold if tree.words]
+    if not with_words:
         raise ValueError(f"`--trees` must have a tree with words in it, but {job.trees} has none.")
     if job.is_finished:
         predicted = [tree for tree in read_treebank(str(job.model)) if tree.words]
-        if len(predicted) != len(gold):
+        if len(predicted) != len(with_words):
             raise ValueError(
-                f"{job.trees} and {job.model} must have equally many trees with words, but have {len(gold):,} and "
+                f"{job.trees} and {job.model} must have equally many trees with words, but have {len(with_words):,} and "
                 f"{len(predicted):,}."
             )
-        scores: dict[str, Any] = bracketing_scores(gold, predicted)
+        scores: dict[str, Any] = bracketing_scores(with_words, predicted)
     else:
         parser = Parser.from_pretrained(str(job.model), job.device, **job.precision)
     with ExitStack() as files:
@@ -110,4 +111,4 @@ def evaluate_trees(job: TreeEvaluationJob) -> None:
             f"{json.dumps(scores, indent=2) if job.json else scores_as_text(scores)}\n".encode(errors="replace")
         )
         if job.output is not None:
-            file.write("".join(f"{tree}\n" for tree in trees).encode(errors="replace"))
+            file.write(lines_of(trees).encode(errors="replace"))

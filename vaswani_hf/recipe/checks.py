@@ -61,17 +61,75 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True, is_record: bool = F
     _check_batches(recipe.data, recipe.training, recipe.tokenizer)
     _check_sources(recipe, needs_data)
     if not is_record:
-        _check_patience(recipe.data, recipe.training.early_stopping_patience)
-        _check_columns(recipe.data)
         # Another machine may lack what this one had.
         _check_bleu(recipe.evaluation)
     _check_weights(recipe.data)
     _check_directions(recipe)
+    if not is_record:
+        _check_languages(recipe.data)
     _check_tokenizer(recipe.tokenizer)
     _check_beginning(recipe)
     _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
     check_known(recipe.data.license, "data.license")
     check_allowed(recipe.publishing.license, data_license(recipe.data))
+
+
+def check_training(recipe: Recipe) -> list[str]:
+    """Refuses a recipe that asks for a validation without data, and finds what may be a mistake.
+
+    Only a run needs this: other commands use such a recipe for its training data or its shape.
+
+    Args:
+        recipe (Recipe): Checked by `check_recipe`.
+
+    Returns:
+        list: Sentences for the user.
+
+    Raises:
+        ValueError: If the recipe needs a validation split and has none.
+    """
+    data, training = recipe.data, recipe.training
+    _check_validation(recipe)
+    sentences = []
+    if _has_one_language(data):
+        sentences.append(
+            f"`data.source_language` and `data.target_language` are both {data.source_language!r}; correct one of them unless "
+            "the targets are paraphrases or corrections of the sources."
+        )
+    if training.max_steps is not None:
+        sentences += check_warmup(training, training.max_steps)
+    return sentences
+
+
+def check_warmup(training: TrainingSection, max_steps: int) -> list[str]:
+    """Finds a warm-up that is longer than the run.
+
+    Args:
+        training (TrainingSection): Of a checked recipe.
+        max_steps (int): The number of steps of the run. It follows from the corpus if the recipe counts epochs.
+
+    Returns:
+        list: A sentence for the user, or none.
+    """
+    if training.warmup_steps <= max_steps:
+        return []
+    return [
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that the learning rate "
+        "never reaches its highest value; lower the number, or train for longer."
+    ]
+
+
+def _check_validation(recipe: Recipe) -> None:
+    data, patience = recipe.data, recipe.training.early_stopping_patience
+    if data.corpus or data.files("validation") or (data.dataset and data.validation_split):
+        return
+    kind = "split" if data.dataset else "trees" if data.train_trees else "text" if data.train_text else "source"
+    target = " with `data.validation_target`" if kind == "source" else ""
+    needs = f"needs a validation split, but there is none; give `data.validation_{kind}`{target}"
+    if patience:
+        raise ValueError(f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out.")
+    if recipe.evaluation.validation_bleu:
+        raise ValueError(f"`evaluation.validation_bleu: true` {needs}, or set it to false.")
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
@@ -223,18 +281,6 @@ def _check_sources(recipe: Recipe, needs_data: bool) -> None:
             raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
 
 
-def _check_patience(data: DataSection, patience: int | None) -> None:
-    has_validation = data.corpus or data.files("validation") or (data.dataset and data.validation_split)
-    has_data = data.dataset or data.files("train")
-    if patience and has_data and not has_validation:
-        kind = "split" if data.dataset else "trees" if data.train_trees else "text" if data.train_text else "source"
-        target = " with `data.validation_target`" if kind == "source" else ""
-        raise ValueError(
-            f"`training.early_stopping_patience: {patience}` needs a validation split, but there is none; give "
-            f"`data.validation_{kind}`{target}, or leave the patience out."
-        )
-
-
 def _check_weights(data: DataSection) -> None:
     weights = data.train_weights
     if not weights:
@@ -263,14 +309,26 @@ def _check_weights(data: DataSection) -> None:
             )
 
 
-def _check_columns(data: DataSection) -> None:
+def _check_languages(data: DataSection) -> None:
+    if not _has_one_language(data):
+        return
+    if data.corpus:
+        raise ValueError(
+            f"`data.corpus: {data.corpus}` has pairs of two languages, but `data.source_language` and `data.target_language` "
+            f"are both {data.source_language!r}; correct one of them."
+        )
     kinds = ("dataset", "train_pairs", "validation_pairs", "test_pairs")
     of_columns = [f"`data.{kind}`" for kind in kinds if getattr(data, kind)]
-    if of_columns and data.source_language and data.source_language == data.target_language:
+    if of_columns:
         raise ValueError(
             f"{of_columns[0]} has the sides of a pair by the names of the languages, but `data.source_language` and "
             f"`data.target_language` are both {data.source_language!r}; name its two columns."
         )
+
+
+def _has_one_language(data: DataSection) -> bool:
+    """Whether source and target language are the same; a task without pairs has neither."""
+    return bool(data.source_language) and data.source_language == data.target_language
 
 
 def _check_directions(recipe: Recipe) -> None:

@@ -30,11 +30,11 @@ from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..data.corpus import Corpus
 from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
-from ..data.trees import tree_of
+from ..data.trees import Tree, tree_of
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
-from ..parsing.evaluate import evaluate_parser
+from ..parsing.evaluate import evaluate_parser, lines_of
 from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
@@ -91,7 +91,10 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and data.both_directions
-            say(f"{split}{', each pair in both directions' if is_twice else ''}: {report.in_words(data.is_text)}")
+            both = ", each pair in both directions" if is_twice else ""
+            # Translations of the validation and the test split are scored line by line, without any dropped.
+            name = "validation loss" if split == "validation" else split
+            say(f"{name}{both}: {report.in_words(data.is_text)}")
     if weighted is None:
         return
     names = data.listed("train_source") or data.listed("train_pairs") or data.listed("train_text")
@@ -161,6 +164,9 @@ def write_results(
         results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
+    if recipe.data.streaming and corpus.reports["train"].read:
+        # A stream is counted while it is read, each epoch again.
+        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(recipe.data.is_text)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     plot_training_curve(metrics, folder / CURVE_FILE)
     # They come last and say that the run is finished.
@@ -182,10 +188,10 @@ def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
 def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
     folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["target"]
     parser = Parser.from_pretrained(str(folder), device=str(trainer.args.device))
-    gold = [tree_of(text) for text in texts if text]
+    gold = [tree_of(text) if text else Tree((), (), ()) for text in texts]
     scores = evaluate_parser(parser, gold, tokens_per_batch=recipe.evaluation.tokens_per_batch)
     trees = scores.pop("trees")
-    (folder / TREES_FILE).write_text("".join(f"{tree}\n" for tree in trees), encoding="utf-8")
+    (folder / TREES_FILE).write_text(lines_of(trees), encoding="utf-8")
     say(
         f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall {scores['recall']:.2f} · exact match "
         f"{scores['exact_match']:.1f} %"
@@ -196,17 +202,19 @@ def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
 def _test_scores(
     folder: Path, translator: Translator, text: Dataset, evaluation: EvaluationSection
 ) -> tuple[dict[str, Any], list[str]]:
-    pairs = [pair for pair in text if pair["source"].strip() and pair["target"].strip()]
+    # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
     scores = evaluate_translator(
         translator,
-        [pair["source"] for pair in pairs],
-        [pair["target"] for pair in pairs],
+        list(text["source"]),
+        list(text["target"]),
         tokenize=evaluation.tokenize,
         lowercase=evaluation.lowercase,
         tokens_per_batch=evaluation.tokens_per_batch,
     )
     translations = scores.pop("translations")
-    (folder / TRANSLATIONS_FILE).write_text("".join(line + "\n" for line in translations), encoding="utf-8")
+    # A text of JSON or CSV may have several lines, and its translation too.
+    lines = [" ".join(translation.split("\n")) for translation in translations]
+    (folder / TRANSLATIONS_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     say(
         f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
         f"perplexity {scores['perplexity'] or math.nan:.3f}"

@@ -37,6 +37,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
+from ..recipe.checks import check_training, check_warmup
 from ..recipe.licenses import check_allowed
 from ..recipe.schema import TEXT_TASKS, PublishingSection
 from .averaging import average_checkpoints
@@ -144,6 +145,7 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
+    _warn(processes.by_first(lambda: check_training(recipe)), processes)
     processes.by_first(lambda: check_frozen(recipe))
     checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
@@ -158,6 +160,9 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
     trainer.stop = stop
+    if training.max_steps is None:
+        # Epochs are turned into steps after the corpus was read.
+        _warn(check_warmup(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, publishing)
     processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint))
     if not _is_trained(checkpoint, trainer):
@@ -167,6 +172,12 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         # The other processes need not wait for a push.
         push_result(recipe.output_dir, publishing)
     return read_results(folder)
+
+
+def _warn(sentences: list[str], processes: Processes) -> None:
+    if processes.is_first:
+        for sentence in sentences:
+            say(f"warning: {sentence}")
 
 
 def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:

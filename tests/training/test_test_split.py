@@ -1,0 +1,108 @@
+"""The scores of a run on its test split: every line counts, and `vaswani evaluate` says the same of the same lines."""
+
+import json
+
+import pytest
+
+from vaswani_hf.cli import main
+
+SOURCES = ["one two", "", "three", "  ", "five six", "seven " * 40, "two\tone", "eight"]
+REFERENCES = ["eins zwei", "nichts", "", " ", "fünf sechs", "sieben " * 40, "zwei eins", "acht"]
+TRAINING = [("one two three five six", "eins zwei drei fünf sechs"), ("seven eight", "sieben acht"), ("", "leer")] * 6
+# One search in float32, so that batches of other shapes have the same translations.
+KEYS = (
+    "--bf16",
+    "false",
+    "--max_steps",
+    "4",
+    "--data.max_length",
+    "30",
+    "--num_beams",
+    "1",
+    "--learning_rate_factor",
+    "2",
+)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The lines in files, and the overrides of a recipe that trains on them."""
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "train.en": [source for source, _ in TRAINING],
+        "train.de": [target for _, target in TRAINING],
+        "test.en": SOURCES,
+        "test.de": REFERENCES,
+    }
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    rows = ({"en": source, "de": target or None} for source, target in zip(SOURCES, REFERENCES, strict=True))
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf-8")
+    return [*KEYS, "--corpus", "null", "--train_source", "train.en", "--train_target", "train.de"]
+
+
+@pytest.mark.parametrize(
+    "test", [["--test_source", "test.en", "--test_target", "test.de"], ["--test_pairs", "test.jsonl"]]
+)
+def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, test, capfd):
+    folder = run("run", *files, *test)
+    assert "train: 18 pairs read, 12 kept; dropped: 6 with an empty side" in capfd.readouterr().out
+    scores = json.loads((folder / "results.json").read_text())["test"]
+    words = ["--source", "test.en", "--reference", "test.de", "--device", "cpu", "--json", "--output", "out"]
+    assert main(["evaluate", str(folder), *words]) == 0
+    expected = json.loads(capfd.readouterr().out)
+    assert scores["sentences"] == expected["sentences"] == len(SOURCES)
+    for name in ("bleu", "chrf", "exact_match", "loss", "perplexity"):
+        assert scores[name] == pytest.approx(expected[name], rel=1e-5), name
+    with open("out", encoding="utf-8", newline="\n") as file:
+        lines = file.read().split("\n")
+    assert (folder / "test_translations.txt").read_text(encoding="utf-8").split("\n") == lines
+    assert len(lines) == len(SOURCES) + 1
+    assert [bool(line) for line in lines[:4]] == [True, False, True, False]
+    # The line of 42 tokens is longer than the longest of the training, and translated in pieces.
+    assert lines[5]
+
+
+def test_a_validation_by_translation_scores_each_line(run, files, monkeypatch):
+    scored = []
+    monkeypatch.setattr(
+        "vaswani_hf.training.trainer.score_translations",
+        lambda translations, references, **_: (
+            scored.append((translations, references)) or {"bleu": 0.0, "chrf": 0.0, "exact_match": 0.0}
+        ),
+    )
+    validation = ["--validation_source", "test.en", "--validation_target", "test.de", "--validation_bleu", "true"]
+    run("run", *files, *validation)
+    ((translations, references),) = scored
+    assert len(translations) == len(SOURCES)
+    assert references == [line.strip() for line in REFERENCES]
+
+
+def test_a_translation_of_several_lines_is_one_line_of_the_file(run, files, tmp_path, monkeypatch):
+    rows = [{"en": "one\ntwo", "de": "eins\nzwei"}, {"en": "five", "de": "fünf"}]
+    (tmp_path / "lines.json").write_text(json.dumps(rows))
+    monkeypatch.setattr(
+        "vaswani_hf.evaluation.evaluate.translate_test_set", lambda translator, sources, **_: ["eins\nzwei", "fünf"]
+    )
+    folder = run("run", *files, "--test_pairs", "lines.json")
+    assert (folder / "test_translations.txt").read_text(encoding="utf-8") == "eins zwei\nfünf\n"
+    assert json.loads((folder / "results.json").read_text())["test"]["exact_match"] == 100
+
+
+def test_a_run_says_what_may_be_a_mistake_before_it_trains(run, files, capfd):
+    epochs = ["--max_steps", "null", "--num_train_epochs", "2", "--warmup_steps", "50", "--target_language", "en"]
+    run("run", *[word for word in files if word not in ("--max_steps", "4")], *epochs)
+    lines = capfd.readouterr().out.split("\n")
+    assert lines[0].startswith("warning: `data.source_language` and `data.target_language` are both 'en'; ")
+    assert lines[1].startswith("warning: `training.warmup_steps` is 50, but the run has ")
+    run("long", *files, "--warmup_steps", "4")
+    assert "warning" not in capfd.readouterr().out
+
+
+def test_a_run_without_the_validation_that_it_needs_writes_nothing(files, run, vaswani, tmp_path):
+    code, out, sentence = vaswani(
+        "train", run.recipe, "--output_dir", tmp_path / "run", *files, "--validation_bleu", "true"
+    )
+    assert (code, out) == (1, "")
+    assert sentence.startswith("`evaluation.validation_bleu: true` needs a validation split, but there is none; give ")
+    assert not (tmp_path / "run").exists()
