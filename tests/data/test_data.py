@@ -702,7 +702,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
     with pytest.raises(ValueError) as caught:
         load()
     assert str(caught.value) == (
-        f"`data`, test split: the {side} side must hold text, but each of the 2 lines of {place} is empty."
+        f"`data`, test split: the {side} side must hold text, but {place} has only empty lines."
     )
 
 

@@ -260,3 +260,38 @@ def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, opti
     assert (code, out) == (1, "")
     assert errors.startswith(f"vaswani: {sentence}") and errors.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("side", ["--source", "--reference"])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b"\n", "has only empty lines"),
+        (b"\xef\xbb\xbf\n", "has only empty lines"),
+        (b"\r\n \t\r\n" * 6, "has only empty lines"),
+    ],
+)
+@pytest.mark.parametrize("systems", [["a"], ["--compare", "a", "b"], ["no/model"]])
+def test_a_side_without_text_is_refused(folder, vaswani, systems, content, fault, side):
+    (folder / "blank").write_bytes(content)
+    files = {"--source": "source", "--reference": "reference"} | {side: "blank"}
+    words = [word for pair in files.items() for word in pair]
+    assert vaswani("evaluate", *systems, *words) == (1, "", f"`{side}` must hold text, but blank {fault}.")
+
+
+def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, evaluate):
+    (folder / "source").write_bytes(b"\xef\xbb\xbfone\r\n\r\nthree\r\n\r\nfive")
+    (folder / "reference").write_bytes(b"eins zwei drei vier\r\nzwei\r\n\r\n\r\nf\xc3\xbcnf")
+    (folder / "out").write_text("eins zwei drei vier\n\ndrei\n\nfünf\n", encoding="utf-8")
+    expected = score_translations(
+        ["eins zwei drei vier", "", "drei", "", "fünf"], ["eins zwei drei vier", "zwei", "", "", "fünf"]
+    )
+    code, out, _ = evaluate("out", "--json")
+    assert code == 0 and json.loads(out) == {**expected, "sentences": 5}
+    # A system that has found nothing has the score 0.
+    (folder / "nothing").write_text("\n" * 5)
+    code, out, _ = evaluate("--compare", "out", "nothing", "--json")
+    assert code == 0
+    assert [row["bleu"]["score"] for row in json.loads(out)["systems"]] == [pytest.approx(expected["bleu"]), 0]

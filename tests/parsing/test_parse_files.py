@@ -183,7 +183,7 @@ def test_what_cannot_be_scored_is_refused_in_a_sentence(checkpoint, vaswani, tmp
     assert (code, out, error) == (1, "", "vaswani: " + message.format(**places))
 
 
-def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint):
+def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog):
     treebank = tmp_path / "train.mrg"
     treebank.write_text(GOLD + "( (S (NP (-NONE- *)))\n")
     data = {"language": "en", "train_trees": str(treebank), "test_trees": [str(treebank)], "max_length": 128}
@@ -198,6 +198,17 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint):
     assert vaswani("train", recipe)[0] == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["test"]["gold_brackets"] == 7
+    # A tree without words keeps its line.
+    lines = (tmp_path / "run" / "test_trees.txt").read_text().split("\n")
+    assert [bool(line) for line in lines] == [True, True, False, False]
+    code, out, _ = vaswani("evaluate", tmp_path / "run" / "test_trees.txt", "--trees", treebank, "--json")
+    assert code == 0
+    # The run says so, and the command too.
+    assert caplog.messages.count("1 of 3 trees have no words and are left out of the scores.") == 2
+    assert json.loads(out).items() <= results["test"].items()
+    words = ["--trees", treebank, "--output", tmp_path / "again.txt", "--device", "cpu"]
+    assert vaswani("evaluate", tmp_path / "run", *words)[0] == 0
+    assert (tmp_path / "again.txt").read_text().split("\n") == lines
     assert results["corpus"]["train"] == {
         **{"kept": 2, "empty": 1, "too_long": 0, "ratio": 0, "too_many_characters": 0}
     }

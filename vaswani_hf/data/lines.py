@@ -66,8 +66,7 @@ def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
         ValueError: If each of them is blank, or there are none.
     """
     if not any(line.strip() for line in lines):
-        fault = f"each of the {len(lines):,} lines of {place} is empty" if lines else f"{place} is empty"
-        raise ValueError(f"{name} must hold text, but {fault}.")
+        raise ValueError(f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}.")
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:

@@ -93,7 +93,7 @@ def _batches(
         given = [text.strip() for text in texts if text.strip()]
         encoded = encoder(given, verbose=False)["input_ids"] if given else []
     if len(given) < len(texts):
-        logger.warning(f"{len(texts) - len(given)} of {len(texts)} texts are empty and left out.")
+        logger.warning(f"{len(texts) - len(given):,} of {len(texts):,} texts are empty and are left out.")
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= longest]
     if len(kept) < len(encoded):
         logger.warning(f"{len(encoded) - len(kept)} texts longer than {longest} tokens are left out.")

@@ -31,11 +31,7 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     """
     from tqdm.auto import tqdm
 
-    with_words = [tree for tree in gold if tree.words]
-    if len(with_words) < len(gold):
-        logger.warning(
-            f"{len(gold) - len(with_words)} of {len(gold)} trees have no words and are left out of the scores."
-        )
+    with_words = trees_with_words(gold)
     start = time.perf_counter()
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # disable=None: no bar where stderr is no terminal.
@@ -51,6 +47,18 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     remaining = iter(trees)
     aligned = [next(remaining) if tree.words else None for tree in gold]
     return scores | {"seconds": seconds, "sentences_per_second": len(with_words) / seconds, "trees": aligned}
+
+
+def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
+    """The gold trees that can be scored; a warning counts the others.
+
+    Args:
+        gold (sequence): The trees of a treebank, in which a tree of traces alone has no words.
+    """
+    found = [tree for tree in gold if tree.words]
+    if len(found) < len(gold):
+        logger.warning(f"{len(gold) - len(found):,} of {len(gold):,} trees have no words and are left out of the scores.")
+    return found
 
 
 def lines_of(trees: Iterable[Tree | None]) -> str:

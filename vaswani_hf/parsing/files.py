@@ -12,7 +12,7 @@ from ..data.treebank import read_treebank, tree_files
 from ..translation.files import TranslationJob
 from ..translation.output import check_output, output_file, standard_output
 from .bracketing import bracketing_scores
-from .evaluate import evaluate_parser, lines_of, scores_as_text
+from .evaluate import evaluate_parser, lines_of, scores_as_text, trees_with_words
 from .parser import Parser
 
 
@@ -88,10 +88,10 @@ def evaluate_trees(job: TreeEvaluationJob) -> None:
     """
     stdout = standard_output()
     gold = [tree for path in tree_files([job.trees]) for tree in read_treebank(path)]
-    with_words = [tree for tree in gold if tree.words]
-    if not with_words:
+    if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {job.trees} has none.")
     if job.is_finished:
+        with_words = trees_with_words(gold)
         predicted = [tree for tree in read_treebank(str(job.model)) if tree.words]
         if len(predicted) != len(with_words):
             raise ValueError(

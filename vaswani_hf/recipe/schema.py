@@ -49,6 +49,9 @@ class DataSection:
     in the direction of the recipe have no tag, so that validation, test, exports, and a run that goes on with this direction
     alone take plain text as it is; to translate in the other direction, the same tag stands in front of the text.
 
+    `max_length` is the most tokens of a side, `</s>` included. Longer pairs are dropped from training, before the tokenizer is
+    trained if a side has more than 16 characters per token of `max_length`. The test split is scored whole.
+
     `license` is the licence of the training data, an identifier of
     the Hub or "research-only"; null means that it is unknown, or that the card of a dataset of the Hub states it.
     `attribution` names whom to credit for the data.
