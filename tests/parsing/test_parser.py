@@ -7,7 +7,7 @@ import torch
 
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.tree_grammar import grammar_trees
+from vaswani_hf.data.toy_corpora import grammar_trees
 from vaswani_hf.data.tree_tokenizer import train_tree_tokenizer
 from vaswani_hf.data.trees import tree_of, tree_over
 from vaswani_hf.parsing import Parser

@@ -29,7 +29,7 @@ from ..checkpoint.files import (
 from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..data.corpus import Corpus
-from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
+from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits
 from ..data.trees import tree_of
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
