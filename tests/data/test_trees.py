@@ -85,7 +85,7 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
             "(S (NN a)))",
             "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
         ),
-        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'dog' has no tag of its own; write each word as (TAG word)."),
+        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
         ("(S (NP (NN a) b))", "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
         ("(S (NN a (NN b)))", "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
         ("(S (NP) (NN a))", "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
