@@ -80,7 +80,7 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """The pairs of files. With a new `cache_key` the hash that `datasets` computes of the arguments changes."""
+    """The pairs of files. The hash that `datasets` computes of the arguments changes with `cache_key`."""
     for file in files:
         for tree in read_treebank(file):
             yield {"source": tree.sentence, "target": str(tree)}

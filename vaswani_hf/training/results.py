@@ -34,7 +34,7 @@ from ..data.trees import tree_of
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
-from ..parsing.evaluate import evaluate_parser
+from ..parsing.bracketing import evaluate_parser
 from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
