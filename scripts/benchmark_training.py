@@ -192,7 +192,7 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
     if arguments.source:
         sides = [read_lines(Path(path)) for path in (arguments.source, arguments.target)]
     else:
-        from vaswani_hf.data.number_words import number_pairs
+        from vaswani_hf.data.toy_corpora import number_pairs
 
         pairs = number_pairs(arguments.pairs, 1, "train")
         sides = [[pair[side] for pair in pairs] for side in ("source", "target")]

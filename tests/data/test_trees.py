@@ -6,7 +6,7 @@ import pytest
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.tree_tokenizer import train_tree_tokenizer, written_tree
+from vaswani_hf.data.tree_tokenizer import decode_tree, train_tree_tokenizer
 from vaswani_hf.data.treebank import load_treebank, read_treebank, tree_files
 from vaswani_hf.data.trees import Tree, read_trees, tree_of, tree_over
 
@@ -85,7 +85,7 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
             "(S (NN a)))",
             "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
         ),
-        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'dog' has no tag of its own; write each word as (TAG word)."),
+        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
         ("(S (NP (NN a) b))", "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
         ("(S (NN a (NN b)))", "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
         ("(S (NP) (NN a))", "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
@@ -133,7 +133,7 @@ def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
     for one in (tokenizer, load_tokenizers(tmp_path)[1]):
         ids = one(text_target="(S (NP (DT </s>) (NN 日本)) (VP (VBZ <s>)) (. .))")["input_ids"]
         assert one.convert_ids_to_tokens(ids) == "(S (NP DT NN ) (VP VBZ ) . ) </s>".split()
-        assert written_tree(one, ids, list("abcd")) == tree_of("(S (NP (DT a) (NN b)) (VP (VBZ c)) (. d))")
+        assert decode_tree(one, ids, list("abcd")) == tree_of("(S (NP (DT a) (NN b)) (VP (VBZ c)) (. d))")
         assert one.convert_ids_to_tokens(one("(NEW (NN a))")["input_ids"]) == ["<unk>", "NN", ")", "</s>"]
         assert is_tree_tokenizer(one) and not is_tree_tokenizer(source)
 

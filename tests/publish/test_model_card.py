@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
-from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.publish.push import push_checkpoint, repository_files
 from vaswani_hf.publish.record import published_yaml

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.evaluation.evaluate import evaluate_translator
 from vaswani_hf.training.run import InterruptedRunError
 from vaswani_hf.translation.translator import Translator

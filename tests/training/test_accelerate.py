@@ -14,7 +14,7 @@ import torch
 from recording_worker import RECORD
 from tiny_runs import metrics, weights
 
-from vaswani_hf.data.number_words import english_words, german_words
+from vaswani_hf.data.toy_corpora import english_words, german_words
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "configuration" / "accelerate"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import InterruptedRunError

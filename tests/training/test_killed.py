@@ -10,7 +10,7 @@ from mortal_runs import Moment, fail_at, fail_at_change, live
 from tiny_runs import RECIPE, metrics, same, weights
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.data.toy_corpora import number_pairs
 
 NUM_KILLS = 5
 AVERAGED = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2")

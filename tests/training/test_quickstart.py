@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.data.number_words import english_words
+from vaswani_hf.data.toy_corpora import english_words
 
 ROOT = Path(__file__).parents[2]
 

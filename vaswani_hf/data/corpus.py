@@ -28,10 +28,9 @@ from .corpus_cache import kept_digest, write_tokenizers
 from .directions import in_both_directions
 from .language_modeling import text_collator, with_both_ends
 from .lines import refuse_blank
-from .number_words import number_pairs
 from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
 from .reading import PairSource, distillation_records, is_commit, load_pairs
-from .tree_grammar import grammar_trees
+from .toy_corpora import grammar_trees, number_pairs
 from .treebank import load_treebank
 from .weights import WeightedPairs
 

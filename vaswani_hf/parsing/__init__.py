@@ -1,6 +1,6 @@
-"""Constituency parsing (Section 6.3): sentences to trees by the same model, and how good the trees are.
+"""Constituency parsing (Section 6.3): the same model gives sentences their trees, and the trees are scored.
 
-Trees are read, and made for training, in data/.
+`data/trees.py` reads trees. `data/tree_tokenizer.py` makes them targets for training.
 """
 
 from .parser import Parser

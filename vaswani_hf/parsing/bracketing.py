@@ -1,88 +1,136 @@
 """Labelled bracketing: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins 1997).
 
-Those of its parameter file COLLINS.prm, with the labels that new.prm adds to them: function tags are cut off, ADVP and PRT are
-the same label, constituents TOP, punctuation and traces are deleted, and constituents are compared as a multiset of label and
-first and last word, over all sentences together; parts of speech are not. Punctuation is what the gold tree tags so, in both
-trees, so that a parser needs no tags.
+The rules are those of evalb's parameter file COLLINS.prm, with the labels that new.prm adds. Function tags
+are cut off, ADVP and PRT are the same label, and TOP, punctuation and traces are deleted. Constituents are
+compared as a multiset of label, first and last word, over all sentences together. Parts of speech are not
+compared. The tags of the gold tree decide which words are punctuation, in both trees, so that a parser needs
+no tags.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ..data.trees import WORD, WRAPPERS, Tree
+from transformers.utils import logging
+
+from ..data.trees import WORD, WRAPPERS, Tree, tree_over
+from .parser import Parser
+
+logger = logging.get_logger(__name__)
 
 PUNCTUATION = frozenset([",", ":", "``", "''", ".", "?", "!"])
 _SAME_LABEL = {"PRT": "ADVP"}
 
 
-def brackets(tree: Tree, punctuation: Sequence[bool]) -> Counter[tuple[str, int, int]]:
-    """The constituents that count, with the number of times that each is there.
+def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
+    """The scores of trees for the same sentences, in the same order.
 
-    Args:
-        tree: The tree.
-        punctuation: For each word whether it is punctuation, which is deleted.
-
-    Returns:
-        Label and words of each, by their places among those that stay; constituents of punctuation alone are deleted too.
-    """
-    places = [0, *accumulate(not is_deleted for is_deleted in punctuation)]
-    found = (
-        (_SAME_LABEL.get(label, label), places[start], places[end])
-        for label, start, end in tree.constituents
-        if label not in WRAPPERS
-    )
-    return Counter(bracket for bracket in found if bracket[1] < bracket[2])
-
-
-def is_punctuation(tree: Tree) -> list[bool]:
-    """For each word of a gold tree whether its tag says that it is punctuation; without a tag the word itself does.
-
-    Args:
-        tree: The gold tree.
-    """
-    return [(word if tag == WORD else tag) in PUNCTUATION for word, tag in zip(tree.words, tree.tags, strict=True)]
-
-
-def bracketing_scores(gold: Iterable[Tree], predicted: Iterable[Tree]) -> dict[str, Any]:
-    """The scores of trees for the same sentences.
-
-    Args:
-        gold: The right ones.
-        predicted: The others, in the same order.
-
-    Returns:
-        `precision`, `recall`, `f1` and `exact_match`, the sentences whose constituents are all right (percent), and the number
-        of `sentences`, of `gold_brackets`, of `predicted_brackets` and of `matched_brackets`.
+    `precision`, `recall`, `f1` and `exact_match`, the share of sentences whose constituents are all right,
+    are in percent. The numbers are `sentences`, `gold_brackets`, `predicted_brackets` and `matched_brackets`.
 
     Raises:
-        ValueError: If there are no sentences, not equally many, or two trees are of different words.
+        ValueError: If two trees are of different words, or there are not equally many.
     """
-    gold, predicted = list(gold), list(predicted)
-    if len(gold) != len(predicted) or not gold:
-        raise ValueError(
-            f"There must be as many trees as gold trees, and some, but there are {len(predicted):,} and {len(gold):,}."
-        )
-    matched = num_gold = num_predicted = num_exact = 0
-    for number, (right, tree) in enumerate(zip(gold, predicted, strict=True), 1):
-        if tree.sentence != right.sentence:
+    num_gold = 0
+    num_predicted = 0
+    num_matched = 0
+    num_exact = 0
+    for number, (gold_tree, tree) in enumerate(zip(gold, predicted, strict=True), 1):
+        if tree.sentence != gold_tree.sentence:
             raise ValueError(
-                f"Tree {number:,} must be of the words of the gold tree, {right.sentence!r:.200}, but is of {tree.sentence!r:.200}."
+                f"Tree {number:,} must be of the words of the gold tree, {gold_tree.sentence!r:.200}, but is "
+                f"of {tree.sentence!r:.200}."
             )
-        punctuation = is_punctuation(right)
-        wanted, found = brackets(right, punctuation), brackets(tree, punctuation)
-        matched += (wanted & found).total()
-        num_gold += wanted.total()
-        num_predicted += found.total()
-        num_exact += wanted == found
+        is_kept = [not is_punctuation for is_punctuation in _punctuation_of(gold_tree)]
+        gold_brackets = _brackets(gold_tree, is_kept)
+        brackets = _brackets(tree, is_kept)
+        num_gold += gold_brackets.total()
+        num_predicted += brackets.total()
+        num_matched += (gold_brackets & brackets).total()
+        num_exact += gold_brackets == brackets
     return {
-        "f1": 100 * 2 * matched / max(1, num_gold + num_predicted),
-        "precision": 100 * matched / max(1, num_predicted),
-        "recall": 100 * matched / max(1, num_gold),
+        "f1": 100 * 2 * num_matched / max(1, num_gold + num_predicted),
+        "precision": 100 * num_matched / max(1, num_predicted),
+        "recall": 100 * num_matched / max(1, num_gold),
         "exact_match": 100 * num_exact / len(gold),
         "sentences": len(gold),
         "gold_brackets": num_gold,
         "predicted_brackets": num_predicted,
-        "matched_brackets": matched,
+        "matched_brackets": num_matched,
     }
+
+
+def _punctuation_of(tree: Tree) -> list[bool]:
+    """For each word whether it is punctuation. The tag decides, or the word if there is no tag."""
+    names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
+    return [name in PUNCTUATION for name in names]
+
+
+def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
+    """Label, start and end of the constituents that count. Start and end count only the kept words."""
+    # The number of kept words before each word, and before the end of the sentence.
+    places = [0, *accumulate(is_kept)]
+    brackets: Counter[tuple[str, int, int]] = Counter()
+    for label, start, end in tree.constituents:
+        # A constituent of punctuation alone has no kept words.
+        if label not in WRAPPERS and places[start] < places[end]:
+            brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
+    return brackets
+
+
+def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
+    """The scores of a parser on the sentences of gold trees. The options are those of `Parser.parse`.
+
+    The dict has what `bracketing_scores` gives, `seconds`, `sentences_per_second`, and the list `trees` with
+    one entry for each gold tree, None for a gold tree without words.
+    """
+    from tqdm.auto import tqdm
+
+    with_words = trees_with_words(gold)
+    start = time.perf_counter()
+    parsed = parser.parse((tree.sentence for tree in with_words), **options)
+    # disable=None shows no bar if stderr is not a terminal.
+    bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
+    # `Tree.sentence` replaces some characters of the words of a treebank.
+    trees = [
+        tree_over(gold_tree.words, tree.symbols, tree.tags)
+        for gold_tree, tree in zip(with_words, bar, strict=True)
+        if tree is not None
+    ]
+    seconds = time.perf_counter() - start
+    scores = bracketing_scores(with_words, trees)
+    remaining = iter(trees)
+    aligned = [next(remaining) if tree.words else None for tree in gold]
+    speed = {"seconds": seconds, "sentences_per_second": len(with_words) / seconds}
+    return {**scores, **speed, "trees": aligned}
+
+
+def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
+    """The gold trees that can be scored. A tree of traces alone has no words; a warning counts such trees."""
+    found = [tree for tree in gold if tree.words]
+    if len(found) < len(gold):
+        logger.warning(f"{len(gold) - len(found):,} of {len(gold):,} trees have no words and are left out of the scores.")
+    return found
+
+
+def lines_of(trees: Iterable[Tree | None]) -> str:
+    """Trees one a line, with an empty line for None."""
+    return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
+
+
+def scores_as_text(scores: dict[str, Any]) -> str:
+    """The scores of `evaluate_parser` or `bracketing_scores`, one per line."""
+    sentences = f"{scores['sentences']:,} sentences"
+    if "seconds" in scores:
+        sentences += f" in {scores['seconds']:.1f} s, {scores['sentences_per_second']:.1f} sentences/s"
+    brackets = f"{scores['matched_brackets']:,} of {scores['gold_brackets']:,} brackets"
+    lines = [
+        f"F1 {scores['f1']:.2f}  labelled brackets by the rules of evalb",
+        f"precision {scores['precision']:.2f}",
+        f"recall {scores['recall']:.2f}  {brackets}",
+        f"exact match {scores['exact_match']:.2f} %",
+        sentences,
+    ]
+    return "\n".join(lines)

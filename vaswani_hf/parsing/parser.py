@@ -1,92 +1,173 @@
-"""`Parser`: the engine of the translator with the constraint of trees, and trees in place of translations."""
+"""`Parser`: a translator from sentences to trees, and the constraint that makes every output a tree."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-from transformers import LogitsProcessorList
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..data.tree_tokenizer import written_tree
-from ..data.trees import Tree, tree_of, unescaped
+from ..data.tree_tokenizer import decode_tree
+from ..data.trees import CLOSE, OPEN, Tree, tree_of, unescaped
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
 from ..model.translator_vaswani import Hypothesis, Segment, TranslationOptions, setting_of
 from ..translation.pytorch import PyTorchBackend
 from ..translation.scoring import Translation
 from ..translation.translator import Translator
-from .well_formed import LEAST_MORE, WellFormedTrees
 
 logger = logging.get_logger(__name__)
 
+# The smallest tree over N words has N + 3 symbols: an opening bracket, the words, a closing bracket, `</s>`.
+NUM_OTHER_SYMBOLS = 3
+# Settings of `generate` that may forbid a symbol where the tree needs it.
+_FORBIDDING_SETTINGS = (
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "min_length",
+    "min_new_tokens",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "prefix_allowed_tokens_fn",
+)
 
-# Settings of `generate` by which a symbol may be forbidden where the tree needs it.
-_FORBIDDING = (
-    "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens bad_words_ids suppress_tokens "
-    "begin_suppress_tokens forced_bos_token_id forced_eos_token_id prefix_allowed_tokens_fn"
-).split()
+
+class WellFormedTrees(LogitsProcessor):
+    """Allows only symbols after which a tree over the words of the sentence is possible within its limit.
+
+    The processor counts the symbols of each beam. It needs no grammar and keeps no state between steps.
+
+    Letters of shapes: B sentences, K beams, T symbols of a beam so far, V target vocabulary.
+
+    Args:
+        tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
+        num_words (sequence): The number of words of each of the B sentences.
+        limits (sequence): The maximum number of symbols of each tree, `</s>` included; at least its number of
+            words plus `NUM_OTHER_SYMBOLS`.
+        device (torch.device): The device of the scores.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        num_words: Sequence[int],
+        limits: Sequence[int],
+        device: torch.device | str = "cpu",
+    ):
+        special_ids = set(tokenizer.all_special_ids)
+        opening_ids = []
+        tag_ids = []
+        for symbol, token_id in tokenizer.get_vocab().items():
+            if symbol == CLOSE:
+                self.close_id = token_id
+            elif symbol.startswith(OPEN):
+                opening_ids.append(token_id)
+            elif token_id not in special_ids:
+                tag_ids.append(token_id)
+        self.eos_token_id = tokenizer.eos_token_id
+        self.opening_ids = torch.tensor(opening_ids, device=device)
+        # Each tag stands for a word.
+        self.tag_ids = torch.tensor(tag_ids, device=device)
+        self.num_words = torch.tensor(num_words, device=device)
+        self.limits = torch.tensor(limits, device=device)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The scores [B * K, V], with -inf for forbidden symbols, after `input_ids` [B * K, 1 + T] int64."""
+        num_beams = len(scores) // len(self.num_words)
+        num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
+        limits = self.limits.repeat_interleave(num_beams)
+        symbols = input_ids[:, 1:]  # [B * K, T], without the start of the decoder
+        num_symbols = symbols.shape[1]
+        is_opening = torch.isin(symbols, self.opening_ids)
+        num_opening = is_opening.sum(dim=1)
+        depth = num_opening - (symbols == self.close_id).sum(dim=1)
+        num_words_left = num_words - torch.isin(symbols, self.tag_ids).sum(dim=1)
+
+        has_words_left = num_words_left > 0
+        is_begun = num_opening > 0
+        is_inside = depth > 0
+        # The last symbol is an opening bracket. There is no last symbol at first.
+        is_empty = is_opening[:, -1:].any(dim=1)
+        # After one more opening bracket the tree needs at least the words that are left, a closing bracket
+        # for each open one, and `</s>`.
+        num_needed = num_words_left + (depth + 1) + 1
+        has_room = num_symbols + 1 + num_needed <= limits
+
+        allowed = torch.zeros_like(scores, dtype=torch.bool)  # [B * K, V]
+        may_open = (is_inside | ~is_begun) & has_words_left & has_room
+        allowed[:, self.opening_ids] = may_open.unsqueeze(1)
+        may_write_word = is_inside & has_words_left
+        allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
+        # The outermost bracket is closed after all words.
+        allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
+        allowed[:, self.eos_token_id] = is_begun & ~is_inside
+        return scores.masked_fill(~allowed, -torch.inf)
 
 
 class TreeBackend(PyTorchBackend):
-    """A parser's model as a backend, whose search finds trees over the words of each segment and nothing else.
+    """The models of a parser as a backend, whose search finds only trees over the words of each segment."""
 
-    Args:
-        model (PreTrainedModel): The model.
-        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
-    """
-
-    # The tokenizer of trees.
-    tokenizer: Any = None
+    # The tokenizer of trees, which `Parser` sets.
+    tokenizer: PreTrainedTokenizerFast
 
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
         """For each sentence of a batch its linearised trees, best first.
 
-        Args:
-            segments (list): B of them.
-            with_attention (bool): Without effect.
-            **settings: Those of `generate`.
-
         Raises:
-            ValueError: If no tree over a sentence is as short as the settings ask for, or one of them forbids trees.
+            ValueError: If a setting forbids trees, or the limit of a sentence is too short for a tree.
         """
-        for name in _FORBIDDING:
+        for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
                 raise ValueError(f"`{name}` forbids symbols that a tree may need, and must be left out for a parser.")
         if any(segment.prefix for segment in segments):
             raise ValueError(
                 "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask for."
             )
-        num_words, limits = [], []
-        for segment in segments:
-            num_words.append(len(segment.text.split()))
-            limits.append(self._limit(len(segment.token_ids), settings))
-            if limits[-1] < num_words[-1] + LEAST_MORE:
+        num_words = [len(segment.text.split()) for segment in segments]
+        limits = self._limits(segments, settings)
+        for segment, number, limit in zip(segments, num_words, limits, strict=True):
+            smallest = number + NUM_OTHER_SYMBOLS
+            if limit < smallest:
                 raise ValueError(
-                    f"A tree over {num_words[-1]:,} words has at least {num_words[-1] + LEAST_MORE:,} symbols, but no more than "
-                    f"{limits[-1]:,} are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` or `max_length_b`."
+                    f"A tree over {number:,} words has at least {smallest:,} symbols, but no more than {limit:,} "
+                    f"are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` or "
+                    "`max_length_b`."
                 )
-        processor = WellFormedTrees(self.tokenizer, num_words, limits)
-        processors = LogitsProcessorList([processor, *(settings.pop("logits_processor", None) or ())])
+        constraint = WellFormedTrees(self.tokenizer, num_words, limits, self.model.device)
+        processors = LogitsProcessorList([constraint, *(settings.pop("logits_processor", None) or ())])
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
-    def _limit(self, source_length: int, settings: dict[str, Any]) -> int:
-        """The most symbols, `</s>` included, that `generate` will allow for so many source tokens."""
+    def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
+        """For each sentence the maximum number of symbols, `</s>` included, that `generate` allows."""
         names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
-        a, b, most, length = (setting_of(name, settings, self.generation_config) for name in names)
-        if a is None and b is None and most is None and length is None:
-            a, b = PAPER_MAX_LENGTH
-        by_source = tokens_at_most(SimpleNamespace(max_length_a=a, max_length_b=b), source_length)
-        # `max_length` counts the start of the decoder, and the last symbol is never read.
-        limits = (by_source, most, None if length is None else length - 1, self.max_positions)
-        return min(int(limit) for limit in limits if limit is not None and limit < math.inf)
+        lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
+        if all(length is None for length in lengths.values()):
+            lengths["max_length_a"], lengths["max_length_b"] = PAPER_MAX_LENGTH
+        fixed = [lengths["max_new_tokens"]]
+        if lengths["max_length"] is not None:
+            # `max_length` counts the start of the decoder.
+            fixed.append(lengths["max_length"] - 1)
+        if self.max_positions != math.inf:
+            # The start of the decoder has a position, but the last symbol needs none.
+            fixed.append(self.max_positions)
+        by_source = GenerationConfig(max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"])
+        limits = []
+        for segment in segments:
+            of_segment = [*fixed, tokens_at_most(by_source, len(segment.token_ids))]
+            limits.append(min(int(limit) for limit in of_segment if limit is not None))
+        return limits
 
 
 class Parser(Translator):
     """A model that gives sentences their constituency trees (Section 6.3).
 
-    The words of a sentence are what white space separates: it has to be tokenized as the treebank is that the model was trained
-    on, with punctuation as words of their own. A tree is over exactly these words, whatever they are.
+    The words of a sentence are what white space separates. The sentence has to be tokenized as the treebank
+    of the training is, with punctuation as words of their own. The tree is over exactly these words, whatever
+    they are.
 
         parser = Parser.from_pretrained("checkpoints/parsing")
         print(parser("the dog sees the cat ."))
@@ -95,8 +176,8 @@ class Parser(Translator):
         model (PreTrainedModel): A sequence-to-sequence model of this package.
         source_tokenizer (PreTrainedTokenizerFast): The tokenizer of sentences.
         target_tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
-        **kwargs: As `Translator` has them.
+        ensemble (sequence): More models of the same vocabulary. The probabilities of all models are averaged.
+        **kwargs: The other arguments of `Translator`.
     """
 
     backend_class = TreeBackend
@@ -107,28 +188,37 @@ class Parser(Translator):
         self.backend.tokenizer = target_tokenizer
 
     def __call__(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """The tree of a sentence, or a list with the tree of each.
+        """The tree of a sentence, or a list with the tree of each sentence.
 
         Args:
-            sentences (str or sequence): One sentence or several; one without words has the tree None.
-            **options: As `parse` takes them.
+            sentences (str or sequence): One sentence or several.
+            **options: The options of `parse`.
+
+        Returns:
+            Tree or list: A `Tree`, or None for a sentence without words; a list of them for several
+                sentences.
         """
-        trees = self.parse([sentences] if isinstance(sentences, str) else sentences, **options)
-        return next(trees) if isinstance(sentences, str) else list(trees)
+        if isinstance(sentences, str):
+            return next(self.parse([sentences], **options))
+        return list(self.parse(sentences, **options))
 
     def parse(self, sentences: Iterable[str], **options: Any) -> Iterator[Tree | None]:
         """The trees of sentences, in their order.
 
         Args:
-            sentences (iterable): Words with white space between them; read as far as a window at a time.
-            **options: `window`, `tokens_per_batch` and `on_error` as `Translator.translate` has them; with "skip" a bad
-                sentence has no tree. All others are passed to `generate`, such as `num_beams`.
+            sentences (iterable): Words with white space between them. The sentences are read a window at a
+                time.
+            **options: `window`, `tokens_per_batch` and `on_error` as in `Translator.translate`. With
+                `on_error="skip"` a bad sentence has no tree. All others are passed to `generate`, such as
+                `num_beams`.
 
         Yields:
-            Tree: Of each sentence, `str(tree)` being one line of brackets; None for one without words.
+            Tree: The tree of each sentence, whose `str` is one line of brackets; None for a sentence without
+                words.
         """
-        for found in self.translate(sentences, **{**options, "num_return_sequences": 1}):
-            text = found.text if isinstance(found, Translation) else found
+        options["num_return_sequences"] = 1
+        for translation in self.translate(sentences, **options):
+            text = translation.text if isinstance(translation, Translation) else translation
             yield tree_of(text) if text else None
 
     def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
@@ -136,29 +226,32 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def _pieces(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """The sentence as it is, because a tree of its parts would be none of it.
+        """The whole sentence, because trees of its parts do not make a tree of the sentence.
 
         Raises:
-            ValueError: If it is longer than the positions that the model has.
+            ValueError: If the sentence has more tokens than the model has positions.
         """
-        length, positions = len(segment.token_ids), self.backend.max_positions
+        length = len(segment.token_ids)
+        positions = self.backend.max_positions
         if length > positions:
             raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has positions, but has {length:,}."
+                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has positions, "
+                f"but has {length:,}."
             )
         if length > max_length:
             logger.warning(
-                f"Line {number} has {length} tokens, more than the {max_length} of the longest sentence in training; its tree may "
-                "be worse than others."
+                f"Line {number} has {length} tokens, more than the {max_length} of the longest sentence in "
+                "training; its tree may be worse than others."
             )
         return [segment]
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        found = super()._search(segments, options)
-        return [
-            [replace(one, text=str(self._tree(one, segment))) for one in hypotheses]
-            for segment, hypotheses in zip(segments, found, strict=True)
-        ]
+        found = []
+        for segment, hypotheses in zip(segments, super()._search(segments, options), strict=True):
+            words = segment.text.split()
+            found.append([self._with_tree(hypothesis, words) for hypothesis in hypotheses])
+        return found
 
-    def _tree(self, hypothesis: Hypothesis, segment: Segment) -> Tree:
-        return written_tree(self.target_tokenizer, hypothesis.token_ids, segment.text.split())
+    def _with_tree(self, hypothesis: Hypothesis, words: list[str]) -> Hypothesis:
+        tree = decode_tree(self.target_tokenizer, hypothesis.token_ids, words)
+        return replace(hypothesis, text=str(tree))

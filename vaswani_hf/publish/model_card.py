@@ -26,7 +26,6 @@ from ..checkpoint.files import (
     RESULTS_FILE,
     weight_files,
 )
-from ..data.number_words import english_words
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..recipe.licenses import RESEARCH_ONLY, UNCERTAIN, check_allowed
 from ..recipe.published import base_repositories, bases, card_words, last_part
@@ -144,7 +143,7 @@ def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
     if recipe and recipe.task in TEXT_TASKS:
         return "This is a" if recipe.task == "causal_lm" else "This is a <mask>."
     if recipe and recipe.data.corpus:
-        return english_words(471_005)
+        return "four hundred and seventy-one thousand and five"
     return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
 
 

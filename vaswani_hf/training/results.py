@@ -29,12 +29,12 @@ from ..checkpoint.files import (
 from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..data.corpus import Corpus
-from ..data.number_words import SMALLEST_HELD_OUT, english_words, german_words, num_digits
+from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits
 from ..data.trees import Tree, tree_of
 from ..evaluation.bleu import exact_match_by
 from ..evaluation.evaluate import evaluate_translator
 from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
-from ..parsing.evaluate import evaluate_parser, lines_of
+from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe

@@ -1,0 +1,412 @@
+"""Two toy corpora that the package generates itself, so that the quick recipes download nothing.
+
+`number_pairs` generates numbers in English words and in German words. Each source has exactly one right
+translation. German writes a number as one word and says the ones before the tens: "four hundred and
+seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model has to learn compounding and
+reordering, not a table of words.
+
+`grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
+has exactly one right tree, and its words decide which:
+
+- Determiner and noun agree in number, and so do subject and verb.
+- The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
+  phrase attaches to the man, in "sees the man with the telescope" to the verb. A place after a verb attaches
+  to the verb ("sees the man in the garden"), a place before the verb attaches to the noun ("the man in the
+  garden sleeps").
+- A relative clause after two nouns attaches to the noun that agrees with its verb: "the dogs near the cat
+  that bark", "the dogs near the cat that barks".
+- "up", "on" and "in" are particles or prepositions: "puts the dog on", "sleeps on Monday".
+
+The grammar leaves out ambiguous sentences, for example a place after an object with a relative clause.
+
+Both corpora are the same on every machine and for every Python version.
+"""
+
+import functools
+import hashlib
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from .trees import CLOSE, OPEN, WORD, Tree
+
+Item = TypeVar("Item")
+
+# The training split has all numbers below this one. They contain every word except "hundred" and "thousand".
+SMALLEST_HELD_OUT = 100
+
+# The thousands of a number, and the rest of it, are zero or have one, two or three digits.
+_RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
+
+_MAX_WORDS = 18
+# The symbols of a whole sentence: of 19 sentences 17 are statements and 2 are questions.
+_STARTS = ["S:"] * 17 + ["SQ:"] * 2
+
+# Each line is a rule: weight, left side, right side.
+# The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` has no bracket.
+# A symbol without a colon is a word of the lexicon.
+# `#` is a number, s (singular) or p (plural), the same in the whole rule. `@` is the other number.
+# `~` is a number that is drawn for this symbol alone.
+_RULES = """
+10 S: -> NP:subject# VP:# .
+ 2 S: -> PP:time , NP:subject# VP:# .
+ 1 S: -> ADVP:when , NP:subject# VP:# .
+ 2 S: -> S:clause , cc S:clause .
+ 2 SQ: -> do# NP:subject# VP:infinitive ?
+ 1 S:clause -> NP:subject# VP:short#
+
+ 6 NP:subject# -> :base#
+ 1 NP:subject# -> pronoun#
+ 1 NP:subjects -> name
+ 2 NP:subject# -> NP:base# PP:attribute
+ 2 NP:subject# -> NP:base# PP:place
+ 1 NP:subject# -> NP:base# PP:attribute PP:place
+ 1 NP:subject# -> NP:base# PP:of
+ 2 NP:subject# -> NP:base# SBAR:relative#
+ 2 NP:subject# -> NP:base# PP:near@ SBAR:agreeing#
+ 2 NP:subject# -> NP:base# PP:low@
+ 2 NP:subjectp -> NP:base~ cc NP:base~
+
+ 5 :base# -> det# noun#
+ 3 :base# -> det# adj noun#
+ 1 :base# -> det# ADJP:degree noun#
+ 1 NP:base# -> :base#
+ 1 ADJP:degree -> degree adj
+
+ 6 NP:object -> :base~
+ 1 NP:object -> name
+ 1 NP:object -> them
+ 3 NP:object -> NP:base~ PP:attribute
+ 1 NP:object -> NP:base~ PP:of
+ 1 NP:object -> NP:base~ cc NP:base~
+ 1 NP:clausal -> NP:base# SBAR:relative#
+
+ 1 PP:attribute -> with NP:attribute
+ 1 NP:attribute -> a attribute
+ 1 NP:attribute -> a adj attribute
+ 1 PP:instrument -> with NP:instrument
+ 1 NP:instrument -> a instrument
+ 1 NP:instrument -> a adj instrument
+ 1 PP:place -> in NP:place
+ 3 NP:place -> a place
+ 1 NP:place -> a adj place
+ 1 PP:of -> of NP:base~
+ 1 PP:near# -> near NP:base#
+ 1 PP:low# -> near NP:followed#
+ 1 NP:followed# -> NP:base# SBAR:agreeing#
+ 1 PP:time -> on NP:time
+ 1 NP:time -> day
+ 1 NP:time -> day part
+ 1 PP:to -> to NP:base~
+
+ 2 SBAR:relative# -> WHNP: S:relative#
+ 1 SBAR:relative# -> WHNP: S:gap
+ 1 SBAR:agreeing# -> WHNP: S:agreeing#
+ 1 WHNP: -> that
+ 1 S:relative# -> VP:inner#
+ 1 S:agreeing# -> VP:inner#
+ 1 S:gap -> NP:simple# VP:gap#
+ 2 NP:simple# -> :base#
+ 1 NP:simple# -> pronoun#
+ 1 VP:gap# -> transitive#
+ 1 VP:gap# -> transitive# PP:place
+ 2 VP:inner# -> intransitive#
+ 2 VP:inner# -> transitive# NP:simpleobject
+ 1 VP:inner# -> transitive# NP:simpleobject PP:place
+ 1 VP:inner# -> transitive# NP:simpleobject PP:instrument
+ 1 VP:inner# -> intransitive# ADVP:manner
+ 2 NP:simpleobject -> :base~
+ 1 NP:simpleobject -> NP:base~ PP:attribute
+
+ 2 VP:short# -> intransitive#
+ 2 VP:short# -> transitive# NP:simpleobject
+ 1 VP:short# -> is# ADJP:predicate
+ 1 VP:short# -> intransitive# PP:place
+
+ 4 VP:# -> :finite#
+ 1 VP:# -> will VP:infinitive
+ 1 VP:# -> is# ADJP:predicate
+ 1 VP:# -> says# SBAR:that
+ 1 VP:# -> VP:short# cc VP:short#
+ 1 ADJP:predicate -> adj
+ 1 ADJP:predicate -> degree adj
+ 1 SBAR:that -> complementizer S:clause
+
+ 1 :finite# -> intransitive#
+ 1 :finite# -> intransitive# :adjunct
+ 3 :finite# -> transitive# NP:object
+ 1 :finite# -> transitive# NP:clausal
+ 2 :finite# -> transitive# NP:object PP:instrument
+ 2 :finite# -> transitive# NP:object :adjunct
+ 1 :finite# -> gives# NP:object PP:to
+ 1 :finite# -> turns# PRT: NP:object
+ 1 :finite# -> turns# NP:simpleobject PRT:
+ 1 PRT: -> particle
+ 1 :adjunct -> PP:place
+ 1 :adjunct -> PP:time
+ 1 :adjunct -> ADVP:manner
+ 1 ADVP:manner -> manner
+ 1 ADVP:manner -> degree manner
+ 1 ADVP:when -> when
+
+ 1 VP:infinitive -> intransitive
+ 1 VP:infinitive -> intransitive :adjunct
+ 2 VP:infinitive -> transitive NP:object
+ 1 VP:infinitive -> transitive NP:clausal
+ 2 VP:infinitive -> transitive NP:object PP:instrument
+ 1 VP:infinitive -> turn NP:simpleobject PRT:
+"""
+
+# Each line lists words: symbol, part of speech, words. A symbol may have several lines.
+_LEXICON = """
+nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
+nouns NN driver student singer lion bear fox mouse cow
+nounp NNS dogs cats birds horses men boys girls kings queens doctors teachers farmers children sailors
+nounp NNS painters bakers nurses drivers students singers lions bears foxes mice cows
+name NNP Anna Ben Clara David Emma Frank Greta Hugo
+pronouns PRP he she it
+pronounp PRP we they you
+them PRP him her it us them
+dets DT the the a this every
+detp DT the the some these many
+a DT the a
+adj JJ old young small big happy sad quiet red green clever tired hungry
+
+transitives VBZ sees finds follows helps likes knows watches hears paints visits calls meets greets draws
+transitives VBZ catches
+transitivep VBP see find follow help like know watch hear paint visit call meet greet draw catch
+transitive VB see find follow help like know watch hear paint visit call meet greet draw catch
+intransitives VBZ sleeps barks sings runs laughs waits smiles works dances shouts swims arrives
+intransitivep VBP sleep bark sing run laugh wait smile work dance shout swim arrive
+intransitive VB sleep bark sing run laugh wait smile work dance shout swim arrive
+sayss VBZ says knows thinks hopes believes
+saysp VBP say know think hope believe
+givess VBZ gives shows brings sends
+givesp VBP give show bring send
+turnss VBZ turns puts picks takes
+turnsp VBP turn put pick take
+turn VB turn put pick take
+iss VBZ is
+isp VBP are
+dos VBZ does
+dop VBP do
+will MD will can may
+
+degree RB very quite rather too
+manner RB loudly quietly slowly often here well
+when RB today yesterday sometimes now
+attribute NN beard tail hat scarf nose coat
+instrument NN telescope camera brush stick rope lamp
+place NN garden house park river forest kitchen street castle
+day NNP Monday Tuesday Friday Sunday
+part NN morning evening
+with IN with without
+in IN in near behind on
+near IN near behind with
+of IN of
+on IN on before after
+to TO to
+that WDT that
+complementizer IN that
+particle RP on up in off
+cc CC and or
+. . .
+? . ?
+, , ,
+"""
+
+
+def english_words(number: int) -> str:
+    """A number below 1,000,000 in British English words, as in "one thousand one hundred and twenty-one"."""
+    thousands, rest = divmod(number, 1000)
+    if thousands == 0:
+        return _words_below_1000(rest, "en")
+    words = [_words_below_1000(thousands, "en"), "thousand"]
+    if 0 < rest < 100:
+        words.append("and")
+    if rest > 0:
+        words.append(_words_below_1000(rest, "en"))
+    return " ".join(words)
+
+
+def german_words(number: int) -> str:
+    """A number below 1,000,000 as one German word, as in "eintausendeinhunderteinundzwanzig"."""
+    thousands, rest = divmod(number, 1000)
+    if thousands == 0:
+        return _words_below_1000(rest, "de")
+    word = _words_below_1000(thousands, "de")
+    # "eins" at the end of a number is "ein" inside of a longer number.
+    if word.endswith("eins"):
+        word = word.removesuffix("s")
+    word += "tausend"
+    if rest > 0:
+        word += _words_below_1000(rest, "de")
+    return word
+
+
+@functools.cache
+def _words_below_1000(number: int, language: str) -> str:
+    # num2words takes 0.1 ms for a pair: a corpus of 30,000 pairs would take 3 s instead of 0.1 s without the
+    # cache. Its words for longer numbers are not used, because it writes a comma after "thousand", and
+    # "einhunderteinstausend" for 101,000.
+    from num2words import num2words
+
+    return num2words(number, lang=language)
+
+
+def num_digits(words: str) -> int:
+    """The number of digits of a number in English words."""
+    thousands, thousand, _ = words.partition(" thousand")
+    digits = _num_digits_below_1000()[thousands]
+    return digits + 3 if thousand else digits
+
+
+@functools.cache
+def _num_digits_below_1000() -> dict[str, int]:
+    return {english_words(number): len(str(number)) for number in range(1000)}
+
+
+def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
+    """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
+
+    A draw first chooses with equal probability how many digits, from 0 to 3, the thousands have and how many
+    the rest has, and then a number of this shape. A uniform draw would give few short and few round numbers,
+    because nine in ten of all numbers have six digits.
+
+    The split of a number does not depend on the seed: "validation" and "test" have about 5 % each, "train"
+    has the other numbers and all numbers below 100. The numbers of "validation" and "test" are all different.
+    In "train" a number is repeated after all numbers of its shape have been drawn equally often. A smaller
+    `num_pairs` gives the first pairs of a larger one.
+    """
+    numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
+    numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
+    return [
+        {"source": english_words(number), "target": german_words(number)}
+        for number in itertools.islice(numbers_of_split, num_pairs)
+    ]
+
+
+def _split_of_number(number: int) -> str:
+    return "train" if number < SMALLEST_HELD_OUT else _split_of(str(number))
+
+
+def _split_of(text: str) -> str:
+    # hash() may differ between Python versions, SHA-256 does not.
+    part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
+    return {0: "test", 1: "validation"}.get(part, "train")
+
+
+def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
+    # Only random() gives the same sequence in every Python version. choice() and shuffle() may change.
+    return choices[int(generator.random() * len(choices))]
+
+
+def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
+    """Numbers of all splits. After all numbers of a shape, the shape begins again, or it is removed."""
+    shapes = [
+        _numbers_of_shape(thousands, rests, generator, is_endless)
+        for thousands, rests in itertools.product(_RANGES, _RANGES)
+    ]
+    while shapes:
+        shape = _draw(shapes, generator)
+        number = next(shape, None)
+        if number is None:
+            shapes.remove(shape)
+        else:
+            yield number
+
+
+def _numbers_of_shape(
+    thousands: range,
+    rests: range,
+    generator: random.Random,
+    is_endless: bool,
+) -> Iterator[int]:
+    yield from _shuffle(thousands, rests, generator)
+    while is_endless:
+        yield from _shuffle(thousands, rests, generator)
+
+
+def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
+    """All numbers of a shape once, in random order.
+
+    This is a Fisher-Yates shuffle that stores only the numbers that were moved. The first of 810,000 numbers
+    costs no more than the first of ten.
+    """
+    moved: dict[int, int] = {}
+    for last in reversed(range(len(thousands) * len(rests))):
+        pick = int(generator.random() * (last + 1))
+        place = moved.get(pick, pick)
+        moved[pick] = moved.pop(last, last)
+        thousand, rest = divmod(place, len(rests))
+        yield 1000 * thousands[thousand] + rests[rest]
+
+
+def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
+    """Random sentences of one split with their trees. All sentences are different.
+
+    The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % each, "train"
+    has the others. A smaller `num_trees` gives the first trees of a larger one.
+    """
+    generator = random.Random(seed)
+    trees: dict[str, Tree] = {}
+    while len(trees) < num_trees:
+        tree = _draw_tree(generator)
+        if tree is not None and _split_of(tree.sentence) == split:
+            trees.setdefault(tree.sentence, tree)
+    return list(trees.values())
+
+
+def _draw_tree(generator: random.Random) -> Tree | None:
+    """A random tree, or None if its sentence is too long."""
+    rules = _read_rules()
+    lexicon = _read_lexicon()
+    symbols: list[str] = []
+    words: list[str] = []
+    tags: list[str] = []
+    # A stack: the next symbol is the last one.
+    pending = [_draw(_STARTS, generator)]
+    while pending:
+        # The draws are the same for a symbol without `~`, because published scores depend on their order.
+        symbol = pending.pop().replace("~", _draw("sp", generator))
+        if symbol == CLOSE:
+            symbols.append(CLOSE)
+        elif symbol in lexicon:
+            tag, word = _draw(lexicon[symbol], generator)
+            symbols.append(WORD)
+            words.append(word)
+            tags.append(tag)
+            if len(words) > _MAX_WORDS:
+                return None
+        else:
+            label, _, _ = symbol.partition(":")
+            if label:
+                symbols.append(OPEN + label)
+                pending.append(CLOSE)
+            pending += reversed(_draw(rules[symbol], generator))
+    return Tree(tuple(symbols), tuple(words), tuple(tags))
+
+
+@functools.cache
+def _read_rules() -> dict[str, list[list[str]]]:
+    """The right sides of each left side, each of them as many times as its weight."""
+    rules: dict[str, list[list[str]]] = {}
+    for line in filter(None, _RULES.splitlines()):
+        numbers = [("s", "p"), ("p", "s")] if "#" in line else [("s", "p")]
+        for number, other_number in numbers:
+            rule = line.replace("#", number).replace("@", other_number)
+            left, _, right = rule.partition(" -> ")
+            weight, symbol = left.split()
+            rules.setdefault(symbol, []).extend([right.split()] * int(weight))
+    return rules
+
+
+@functools.cache
+def _read_lexicon() -> dict[str, list[tuple[str, str]]]:
+    """The words of each symbol, each with its part of speech."""
+    lexicon: dict[str, list[tuple[str, str]]] = {}
+    for line in filter(None, _LEXICON.splitlines()):
+        symbol, tag, *words = line.split()
+        lexicon.setdefault(symbol, []).extend((tag, word) for word in words)
+    return lexicon
