@@ -44,7 +44,7 @@ test-oldest:
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/$(INSTALL) --constraint constraints-oldest.txt torch
 	.venv-oldest/bin/$(INSTALL) --constraint constraints-oldest.txt --editable '.[ctranslate2]' \
-		pytest pytest-xdist peft tensorboard
+		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
 # transformers' own suite of contracts, of the source distribution of the installed version.

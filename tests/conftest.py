@@ -1,7 +1,9 @@
 """Fixtures of several test files: a Hub on loopback, one thread, and models small enough for slow loops."""
 
+import functools
 import itertools
 import os
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -34,6 +36,9 @@ from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
+# A background job of a script ignores SIGINT. The processes that tests start inherit what is set here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +48,28 @@ def _one_thread():
     number = torch.get_num_threads()
     torch.set_num_threads(1)
     assert number == 1, f"torch has {number} threads after this test."
+
+
+def _set_bfloat16(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities = {**capabilities, **dict.fromkeys(("amx_bf16", "avx512_bf16", "bf16"), is_there)}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+
+
+@pytest.fixture
+def set_bfloat16(monkeypatch):
+    """A function that makes PyTorch report bfloat16 instructions of the processor as present or as absent."""
+    return functools.partial(_set_bfloat16, monkeypatch)
+
+
+@pytest.fixture(params=[True, False], ids=["bfloat16 in hardware", "no bfloat16 in hardware"])
+def bfloat16_in_hardware(request, set_bfloat16) -> bool:
+    """Both kinds of processor. A test whose outcome depends on the processor takes this or `set_bfloat16`.
+
+    All other tests name the precision: recipes say `bf16`, translators are given a `dtype`.
+    """
+    set_bfloat16(request.param)
+    return request.param
 
 
 COPYING_STEPS = 400

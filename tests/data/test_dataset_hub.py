@@ -35,7 +35,9 @@ output_dir: out
 data: {source_language: en, target_language: de, dataset: DATASET, dataset_config: de-en, max_length: 64}
 tokenizer: {vocab_size: 270}
 model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}
-training: {max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+training:
+  {bf16: false,
+   max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
 decoding: {num_beams: 1, max_length: 4}
 """
 

@@ -21,6 +21,7 @@ RECIPE = {
         **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
     },
     "training": {
+        "bf16": False,
         "max_steps": 4,
         "source_tokens_per_batch": 256,
         "target_tokens_per_batch": 256,
@@ -282,7 +283,8 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     assert "which knows 100.0% of the pieces" in out
     begun, found = load_file(checkpoint / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(begun[name], found[name]) for name in begun)
-    text = {"output_dir": str(tmp_path / "text"), "task": "causal_lm", "training": {"max_steps": 1}}
+    text = {"output_dir": str(tmp_path / "text"), "task": "causal_lm"}
+    text["training"] = {"bf16": False, "max_steps": 1}
     text["data"] = {"language": "en", "corpus": "numbers", "numbers_train_size": 100}
     text["model"] = {"init_from": str(checkpoint)}
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))

@@ -27,7 +27,9 @@ output_dir: out
 data: {source_language: en, target_language: de, max_length: 64}
 tokenizer: {vocab_size: 270}
 model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}
-training: {max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+training:
+  {bf16: false,
+   max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
 decoding: {num_beams: 2, max_length: 6}
 """
 NOT_KNOWN = "not known"

@@ -22,7 +22,9 @@ data: {source_language: en, target_language: de, corpus: numbers, numbers_train_
 tokenizer: {vocab_size: 270}
 model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
   encoder_ffn_dim: 8, decoder_ffn_dim: 8}
-training: {max_steps: 4, save_steps: 1, logging_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
+training:
+  {bf16: false,
+   max_steps: 4, save_steps: 1, logging_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
 decoding: {num_beams: 2, max_length: 6}
 """
 SWITCHES = {"HF_HUB_DISABLE_XET=1", "HF_HUB_OFFLINE=1"}

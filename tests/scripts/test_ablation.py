@@ -19,8 +19,10 @@ data: {source_language: en, target_language: de, max_length: 64}
 tokenizer: {vocab_size: 300}
 model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
         encoder_ffn_dim: 32, decoder_ffn_dim: 32}
-training: {max_steps: 4, source_tokens_per_batch: 512, target_tokens_per_batch: 512, eval_steps: 2, save_steps: 2,
-           logging_steps: 2, lr_scheduler_type: constant, learning_rate: 0.01}
+training:
+  {bf16: false,
+   max_steps: 4, source_tokens_per_batch: 512, target_tokens_per_batch: 512, eval_steps: 2, save_steps: 2,
+   logging_steps: 2, lr_scheduler_type: constant, learning_rate: 0.01}
 decoding: {num_beams: 2}
 """
 

@@ -37,8 +37,11 @@ def processes_of(folder: str) -> dict[int, str]:
 
 
 def kill_all(folder: str) -> None:
-    """Kill these processes until there is none."""
-    while processes := processes_of(folder).keys() - {os.getpid()}:
+    """Kill these processes until there is none, for a minute at most."""
+    for _ in range(600):
+        processes = processes_of(folder).keys() - {os.getpid()}
+        if not processes:
+            return
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

@@ -168,8 +168,9 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):
     assert same(weights(folder), expected)
 
 
+@pytest.mark.parametrize(("bf16", "remedy"), [("false", ""), ("true", " or `training.bf16: false`")])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani, tmp_path, where):
+def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani, tmp_path, where, bf16, remedy):
     def diverge(trainer):
         parameter = trainer.model.model.encoder.layers[0].fc1.weight
         if where == "loss":
@@ -180,13 +181,13 @@ def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani
     at_step(6, diverge)
     folder = tmp_path / "run"
     code, printed, sentence = vaswani(
-        "train", run.recipe, f"--output_dir={folder}", "--save_steps=3", "--eval_steps=3"
+        "train", run.recipe, f"--output_dir={folder}", f"--bf16={bf16}", "--save_steps=3", "--eval_steps=3"
     )
     assert code == 1
     assert sentence == (
         f"The loss or the gradient of step 6 is not finite, at a learning rate of 1.02e-01; the last good checkpoint is "
         f"'{folder}/checkpoint-3'. Try a lower `training.learning_rate_factor`, more `training.warmup_steps`, "
-        "`training.max_grad_norm: 1`, in another `--output_dir`."
+        f"`training.max_grad_norm: 1`{remedy}, in another `--output_dir`."
     )
     assert "loss 0.0" not in printed
     assert names(folder) == ["checkpoint-3"]

@@ -32,7 +32,8 @@ model:
   {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
    encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
 training:
-  {max_steps: 4, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
+  {bf16: false,
+   max_steps: 4, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
    learning_rate_factor: 0.02, adam_epsilon: 1.0e-4, warmup_steps: 2, logging_steps: 1, eval_steps: 2, save_steps: 2,
    average_checkpoints: 2}
 evaluation: {validation_bleu: true}

@@ -13,16 +13,20 @@ from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import described, settled
 from vaswani_hf.training.trainer import VaswaniTrainer
 
+# The recipe of these tests says `bf16: false`.
+AUTO = ["--bf16", "null"]
+
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(monkeypatch, set_bfloat16):
     """Let the machine have an accelerator, or not, and bfloat16 in hardware, or not."""
 
     def found(device: str, bf16: bool):
         accelerator = None if device == "cpu" else torch.device(device)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: accelerator)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator is not None)
-        monkeypatch.setattr(hardware, "has_bfloat16", lambda device: bf16)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+        set_bfloat16(bf16)
 
     return found
 
@@ -30,13 +34,13 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("device", "bf16", "words", "means"),
     [
-        ("cpu", False, [], "float32 (no bfloat16 in the hardware of this cpu)"),
-        ("cpu", True, [], "bfloat16 (off by `--bf16 false`)"),
+        ("cpu", False, AUTO, "float32 (no bfloat16 in the hardware of this cpu)"),
+        ("cpu", True, AUTO, "bfloat16 (off by `--bf16 false`)"),
         ("cpu", True, ["--bf16", "false"], "float32"),
-        ("cuda", True, [], "bfloat16 (off by `--bf16 false`), batches prepared by 2 processes"),
-        ("cuda", True, ["--dataloader_num_workers", "0"], "bfloat16 (off by `--bf16 false`)"),
-        ("cuda", True, ["--streaming", "true"], "bfloat16 (off by `--bf16 false`)"),
-        ("cuda", False, ["--dataloader_num_workers", "1", "--torch_compile", "true"],
+        ("cuda", True, AUTO, "bfloat16 (off by `--bf16 false`), batches prepared by 2 processes"),
+        ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], "bfloat16 (off by `--bf16 false`)"),
+        ("cuda", True, [*AUTO, "--streaming", "true"], "bfloat16 (off by `--bf16 false`)"),
+        ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
          "float32 (no bfloat16 in the hardware of this cuda), compiled (off by `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
@@ -76,7 +80,7 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
 def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     machine("cuda", True)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert settled(load_recipe(run.recipe), None).training.bf16 is False
+    assert settled(load_recipe(run.recipe, AUTO), None).training.bf16 is False
 
 
 def test_too_many_processes_for_batches_are_refused_before_they_are_started(run, vaswani, tmp_path):
@@ -89,15 +93,15 @@ def test_too_many_processes_for_batches_are_refused_before_they_are_started(run,
 
 def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
     machine("cpu", True)
-    folder = run("run", "--max_steps", "2", "--save_steps", "2")
+    folder = run("run", *AUTO, "--max_steps", "2", "--save_steps", "2")
     assert "bfloat16 (off by `--bf16 false`)" in capsys.readouterr().out
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
     machine("cpu", False)
-    run("run", "--max_steps", "4", "--save_steps", "2", "--resume", "true")
+    run("run", *AUTO, "--max_steps", "4", "--save_steps", "2", "--resume", "true")
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
     assert (folder / "checkpoint-4").is_dir()
     machine("cpu", True)
-    assert same(weights(run("whole", "--max_steps", "4", "--save_steps", "2")), weights(folder))
+    assert same(weights(run("whole", *AUTO, "--max_steps", "4", "--save_steps", "2")), weights(folder))
     with pytest.raises(
         ValueError, match="`training.bf16` is False, but the run in '.*' that is to be resumed has True"
     ):

@@ -34,8 +34,10 @@ data: {{source_language: en, target_language: de, corpus: numbers, numbers_train
 tokenizer: {{vocab_size: 270, bpe_dropout: 0.1}}
 model: {{d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
   encoder_ffn_dim: 8, decoder_ffn_dim: 8, dropout: 0.1}}
-training: {{max_steps: 6, save_steps: 2, eval_steps: 3, logging_steps: 2, source_tokens_per_batch: 500,
-  target_tokens_per_batch: 500, save_total_limit: 2}}
+training:
+  {{bf16: false,
+    max_steps: 6, save_steps: 2, eval_steps: 3, logging_steps: 2,
+    source_tokens_per_batch: 500, target_tokens_per_batch: 500, save_total_limit: 2}}
 decoding: {{num_beams: 1, max_length: 4}}
 """
 ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}

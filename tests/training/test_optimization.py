@@ -63,6 +63,7 @@ def test_other_schedules_rise_to_the_highest_rate_and_fall_as_they_say(kind, rat
     assert [scheduled_rate(step, training, 64, 5) for step in range(1, 6)] == pytest.approx(rates)
 
 
+@pytest.mark.usefixtures("bfloat16_in_hardware")
 def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
     model = tiny_model()
     training = TrainingSection(optimizer="muon", adam_epsilon=1e-12)
@@ -83,6 +84,7 @@ def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
             assert torch.allclose(step, 0.01 * weight.grad.sign(), atol=1e-4), name
 
 
+@pytest.mark.usefixtures("bfloat16_in_hardware")
 def test_muon_is_pytorch_s(monkeypatch):
     generator = torch.Generator().manual_seed(1)
     ours, theirs = ([torch.nn.Parameter(torch.full(shape, 0.1)) for shape in ((6, 9), (12, 4))] for _ in range(2))
@@ -101,6 +103,7 @@ def test_muon_is_pytorch_s(monkeypatch):
         assert not torch.allclose(one, torch.full_like(one, 0.1), atol=3e-3)
 
 
+@pytest.mark.usefixtures("bfloat16_in_hardware")
 def test_a_state_of_muon_is_taken_up(tiny_model):
     def steps(model, optimizer, count):
         for seed in range(count):

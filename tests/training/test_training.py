@@ -160,7 +160,7 @@ def test_a_signal_saves_a_checkpoint_and_the_run_can_go_on(run, vaswani, tmp_pat
     with monkeypatch.context() as patched:
         patched.setattr(VaswaniTrainer, "training_step", interrupted)
         folder = tmp_path / "run"
-        code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}", "--max_steps", "100000")
+        code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}", "--max_steps", "50")
     assert code == 130
     assert [path.name for path in checkpoints_in(folder)] == ["checkpoint-3"]
     assert sentence == f"Interrupted after step 3, which is saved in '{folder}'; continue with `--resume true`."

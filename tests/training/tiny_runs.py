@@ -13,7 +13,8 @@ model:
   {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
    encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.1, label_smoothing: 0.1}
 training:
-  {max_steps: 8, source_tokens_per_batch: 1500, target_tokens_per_batch: 1500, gradient_accumulation_steps: 2,
+  {bf16: false,
+   max_steps: 8, source_tokens_per_batch: 1500, target_tokens_per_batch: 1500, gradient_accumulation_steps: 2,
    warmup_steps: 4, logging_steps: 2, eval_steps: 4, save_steps: 4}
 decoding: {num_beams: 2, max_length: 8}
 """

@@ -30,7 +30,10 @@ tokenizer: {{vocab_size: 280}}
 model:
   {{d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
     encoder_ffn_dim: 32, decoder_ffn_dim: 32, dropout: 0.0}}
-training: {{max_steps: 4, learning_rate_factor: 0.5, source_tokens_per_batch: 512, target_tokens_per_batch: 512, warmup_steps: 20}}
+training:
+  {{bf16: false,
+    max_steps: 4, learning_rate_factor: 0.5, warmup_steps: 20,
+    source_tokens_per_batch: 512, target_tokens_per_batch: 512}}
 decoding: {{max_length_b: 10}}
 """
 OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; take another teacher, or {}."

@@ -19,9 +19,9 @@ def sources(tmp_path):
 
 
 @pytest.fixture
-def in_hardware(monkeypatch):
-    """A processor that multiplies bfloat16, to those who ask."""
-    monkeypatch.setattr("vaswani_hf.translation.translator.has_bfloat16", lambda device: True)
+def in_hardware(set_bfloat16):
+    """PyTorch says that the processor multiplies bfloat16."""
+    set_bfloat16(True)
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_another_dtype_is_refused(copier_checkpoint, capsys, vaswani):
     )
 
 
-def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False}, raising=False)
+def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint, set_bfloat16):
+    set_bfloat16(False)
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
     assert list(translator.translate(TEXTS)) == TEXTS
     assert translator.model.dtype == torch.float32
