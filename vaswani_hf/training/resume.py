@@ -83,8 +83,6 @@ def check_earlier_run(recipe: Recipe, earlier: Recipe | None) -> None:
         ValueError: If there is an earlier run and the recipe does not say to resume it, or is another recipe.
     """
     folder = Path(recipe.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not recipe.training.resume:

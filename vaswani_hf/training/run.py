@@ -29,6 +29,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import HubError
 from ..checkpoint.kinds import CLASSES_OF_TASKS
+from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import facts_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus, load_corpus, pin_dataset
@@ -96,17 +97,36 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
     Raises:
         InterruptedRunError: If a signal ended the run early.
+        InUseError: If another run is at work in the output folder.
     """
     # A way through a folder that is not there yet leads elsewhere once it has been made.
     recipe = dataclasses.replace(recipe, output_dir=os.path.normpath(recipe.output_dir))
     processes, stop = Processes(), Stop()
     try:
-        with stop.listening(processes), stop.ending_at_once(lambda: _interruption(recipe)), _naming_lost(recipe, stop):
+        with (
+            stop.listening(processes),
+            stop.ending_at_once(lambda: _interruption(recipe)),
+            _naming_lost(recipe, stop),
+            _locked(Path(recipe.output_dir), processes),
+        ):
             return _train(recipe, processes, stop)
     except Interrupt:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
         raise InterruptedRunError(_interruption(recipe)) from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, processes: Processes) -> Iterator[None]:
+    """Keeps other runs out of the output folder. The first process holds the lock for all processes of the run."""
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            with naming_the_folder(folder):
+                stack.enter_context(locked_run(folder))
+
+        processes.by_first(lock)
+        yield
 
 
 @contextlib.contextmanager
