@@ -393,7 +393,7 @@ def test_a_difference_that_is_no_number_is_none_to_accept():
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])
-def test_an_empty_folder_is_filled_and_what_a_killed_process_left_goes(tmp_path, is_mounted, monkeypatch):
+def test_an_empty_folder_is_filled_and_nothing_else_is_left(tmp_path, is_mounted, monkeypatch):
     output = tmp_path / "out"
     output.mkdir()
     left = []
@@ -407,7 +407,6 @@ def test_an_empty_folder_is_filled_and_what_a_killed_process_left_goes(tmp_path,
         left.append(folder)
         raise KeyError
     with new_folder(output) as folder:
-        # What a killed process of the same number has left is of another name.
         assert folder not in left
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "file").write_text("new")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.translation.output import LineOutput, OutputError, check_output, output_file
+from vaswani_hf.checkpoint.locks import InUseError
+from vaswani_hf.translation.output import LineOutput, check_output, output_file
 
 
 @pytest.fixture
@@ -110,24 +111,35 @@ def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):
 def test_an_output_is_for_one_process_and_what_was_there_stays(tmp_path):
     path = tmp_path / "there"
     path.write_text("one line\nno end")
-    with output_file(str(path), "wait") as file:
+    with output_file(str(path), "wait", resume=True) as file:
         file.keep(len("one line\n"))
-        with (
-            pytest.raises(
-                OutputError, match="is being written by another process; wait for it, or give another name.$"
-            ),
-            output_file(str(path), "wait"),
-        ):
+        sentence = (
+            rf"^`--output` {path} is being written by process {os.getpid()} on \S+ since [\d: +-]+; "
+            "wait for it, or give another name.$"
+        )
+        with pytest.raises(InUseError, match=sentence), output_file(str(path), "wait", resume=True):
             pass
+        with pytest.raises(InUseError, match=sentence):
+            check_output(str(path), {})
     assert path.read_text() == "one line\nno end"
-    with output_file(str(path), "wait") as file:
+    with output_file(str(path), "wait", resume=True) as file:
         file.keep(len("one line\n"))
         file.write(b"more\n")
     assert path.read_text() == "one line\nmore\n"
     path.write_text("")
-    with pytest.raises(KeyError), output_file(str(path), "wait"):
+    with pytest.raises(KeyError), output_file(str(path), "wait", resume=True):
         raise KeyError
-    assert path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_an_output_that_another_process_has_made_meanwhile_stays(tmp_path):
+    path = tmp_path / "new"
+    check_output(str(path), {})
+    path.write_text("of another process\n")
+    sentence = f"^`--output` must be a new file, but {path} exists"
+    with pytest.raises(ValueError, match=sentence), output_file(str(path), "wait") as file:
+        file.write(b"mixed\n")
+    assert path.read_text() == "of another process\n"
 
 
 def test_standard_output_is_no_input(files, monkeypatch):

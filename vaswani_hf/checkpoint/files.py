@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.configuration_vaswani import TARGET_FOLDER
+from .locks import LOCK_FILE, InUseError, locked_output, locked_run
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -41,6 +42,9 @@ AVERAGED_WEIGHTS_FILE = "moving_average.safetensors"
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
+
+# How the name of a folder ends that `new_folder` has not put in place yet.
+_UNFINISHED = ".vaswani-unfinished"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
@@ -187,7 +191,9 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes its place when all has gone well, and is gone when not.
+    """A folder beside `output` that takes the place of `output` if all goes well, and is deleted if not.
+
+    One process at a time makes `output`. What killed processes have left beside `output` is deleted.
 
     Args:
         output (Path): A folder that is new or empty.
@@ -197,6 +203,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
     Raises:
         ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
+        InUseError: If another process makes `output`, or trains in it.
         OSError: If it cannot be written.
     """
     # A name such as "." or "x/.." has no last part to be renamed to.
@@ -205,28 +212,58 @@ def new_folder(output: Path) -> Iterator[Path]:
         raise ValueError(
             f"`output` must be a new or empty folder, but '{named}' is the current one; give another name."
         )
-    if os.path.lexists(output) and (not output.is_dir() or output.is_symlink() or any(output.iterdir())):
-        raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
     if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
         raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    # Containers give out the same numbers of processes again, and one of such a number may have been killed.
-    folder = output.parent / f".{output.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    try:
-        yield folder
-        open_to_readers(folder)
+    _delete_leftovers(output.parent)
+    with locked_output(output, f"`output` '{named}'"):
+        if os.path.lexists(output) and (output.is_symlink() or not output.is_dir() or not _is_empty(output)):
+            raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
+        # A unique name, because not every file system has locks.
+        folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
-            if output.exists():
-                output.rmdir()
-            folder.rename(output)
-        except OSError:
-            # A folder where a disk is mounted stays; in one that somebody has filled meanwhile nothing is mixed.
-            if not output.is_dir() or any(output.iterdir()):
-                raise
-            for path in sorted(folder.iterdir()):
-                shutil.move(path, output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            yield folder
+            open_to_readers(folder)
+            _put_in_place(folder, output)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_empty(folder: Path) -> bool:
+    """True for a folder that has nothing but the lock file of a killed run.
+
+    Raises:
+        InUseError: If a run is at work in the folder.
+    """
+    if any(path.name != LOCK_FILE for path in folder.iterdir()):
+        return False
+    if (folder / LOCK_FILE).exists():
+        with locked_run(folder):
+            # The end of the lock deletes the file.
+            pass
+    return True
+
+
+def _put_in_place(folder: Path, output: Path) -> None:
+    try:
+        if output.exists():
+            output.rmdir()
+        folder.rename(output)
+    except OSError:
+        # A folder where a disk is mounted stays; in one that somebody has filled meanwhile nothing is mixed.
+        if not output.is_dir() or any(output.iterdir()):
+            raise
+        for path in sorted(folder.iterdir()):
+            shutil.move(path, output)
+
+
+def _delete_leftovers(parent: Path) -> None:
+    """Deletes what killed processes have left of the outputs that they made in a folder."""
+    for left in parent.glob(f".*.*{_UNFINISHED}"):
+        output = parent / left.name.removeprefix(".").removesuffix(_UNFINISHED).rpartition(".")[0]
+        with contextlib.suppress(InUseError), locked_output(output, "") as is_locked:
+            if is_locked:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 class WriteError(OSError):

@@ -14,19 +14,22 @@ from .files import MANIFEST_FILE, write_whole
 _EARLIER = frozenset("step scheduled processes gradient_accumulation_steps target_tokens training_pairs files".split())
 
 
-def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Writes the manifest of a folder that is complete.
+def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
+    """Writes the manifest of a folder.
 
     Args:
         folder (Path): The checkpoint.
         facts (Mapping): What else the manifest says of the checkpoint, as JSON.
+        files (Mapping, optional): Names, and the file or the content that it will have; by default all files of the folder.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {path.relative_to(folder).as_posix(): path for path in paths}
-    for path in paths:
+    if files is None:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = {path.relative_to(folder).as_posix(): path for path in paths}
+    for path in files.values():
         # Not even a loss of power leaves a manifest without its files.
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        if isinstance(path, Path):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
     write_whole(folder / MANIFEST_FILE, manifest(files, facts).decode())
 
 
@@ -40,7 +43,7 @@ def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> byt
     Returns:
         bytes: JSON.
     """
-    described = {name: _describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
+    described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
 
@@ -49,8 +52,14 @@ def _with_hash(content: dict[str, Any]) -> bytes:
     return (json.dumps({**content, "sha256": sha256}, indent=2) + "\n").encode()
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """What a manifest says, without the hash of itself.
+
+    Args:
+        folder (Path): The checkpoint.
+
+    Returns:
+        dict: The facts that were given to `seal`, and `files`.
 
     Raises:
         ValueError: If it is not as it was written.
@@ -65,7 +74,15 @@ def _read(folder: Path) -> dict[str, Any]:
     raise ValueError(f"{MANIFEST_FILE} is damaged")
 
 
-def _describe(file: Path | bytes) -> dict[str, Any]:
+def describe(file: Path | bytes) -> dict[str, Any]:
+    """What a manifest says of a file.
+
+    Args:
+        file (Path or bytes): The file or its content.
+
+    Returns:
+        dict: `size` in bytes, and `sha256`.
+    """
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -84,7 +101,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: If the manifest is damaged.
     """
-    return {name: value for name, value in _read(folder).items() if name != "files"}
+    return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
 def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
@@ -97,26 +114,41 @@ def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
     Returns:
         str: The file and what is wrong with it; None for a whole checkpoint.
     """
+    return next(iter(faults_of(folder, names).values()), None)
+
+
+def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
+    """All faults of a checkpoint, compared with its manifest.
+
+    Args:
+        folder (Path): The checkpoint.
+        names (Iterable, optional): The files to compare, all by default; the manifest always.
+
+    Returns:
+        dict: What is wrong with a file, by the name of the file; sizes come before hashes.
+    """
     try:
-        expected = _read(folder)["files"]
+        expected = read_manifest(folder)["files"]
         chosen = expected if names is None else names
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
-        return f"{MANIFEST_FILE}, which is written last, is missing: an earlier version or an unfinished copy left it"
+        fault = f"{MANIFEST_FILE}, which is written last, is missing: an earlier version or an unfinished copy left it"
+        return {MANIFEST_FILE: fault}
     except (OSError, ValueError, TypeError, KeyError):
-        return f"{MANIFEST_FILE} is damaged"
-    # Sizes first: they cost nothing.
+        return {MANIFEST_FILE: f"{MANIFEST_FILE} is damaged"}
+    faults = {}
     for name, (size, _) in wanted.items():
         path = folder / name
         if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size:,} bytes of {size:,}"
+            faults[name] = f"{name} is missing"
+        elif path.stat().st_size != size:
+            faults[name] = f"{name} has {path.stat().st_size:,} bytes of {size:,}"
     for name, (_, sha256) in wanted.items():
+        if name in faults:
+            continue
         try:
-            found = _describe(folder / name)["sha256"]
+            if describe(folder / name)["sha256"] != sha256:
+                faults[name] = f"{name} is not as it was saved"
         except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-        if found != sha256:
-            return f"{name} is not as it was saved"
-    return None
+            faults[name] = f"{name} cannot be read ({error.strerror})"
+    return faults

@@ -196,7 +196,9 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    fault = damage(folder) if (folder / MANIFEST_FILE).is_file() else None
+    # The files of a finished run may have been changed on purpose.
+    is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
+    fault = damage(folder) if is_numbered else None
     if fault:
         raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
     check_config(folder, name, (model.config.model_type,))

@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
-from .checkpoints import delete_between, has_lost_patience
+from .checkpoints import delete_between, has_lost_patience, refuse_vanished
 from .explosion import Explosion
 from .processes import say
 from .trainer import VaswaniTrainer
@@ -72,6 +72,7 @@ class RunLogCallback(TrainerCallback):
 
     def _write(self, row: dict[str, Any]) -> None:
         self.last_step = row["step"]
+        refuse_vanished(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(row)) + "\n")
 

@@ -21,6 +21,7 @@ from ..checkpoint.files import (
     read_state,
     scores_by_step,
 )
+from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
 from .processes import say
@@ -37,10 +38,15 @@ def refuse_vanished(folder: Path) -> None:
         folder (Path): The output folder of the run.
 
     Raises:
-        WriteError: If the recipe of the run is no more there.
+        WriteError: If the recipe of the run is no more there, or the path leads to another folder, which may be that of another
+            run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
+    if is_replaced(folder):
+        raise WriteError(
+            f"'{folder}' was replaced by another folder while the run wrote into it; start the run again, in another folder."
+        )
 
 
 @contextlib.contextmanager

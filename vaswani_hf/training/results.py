@@ -55,7 +55,7 @@ def read_results(folder: Path) -> dict[str, Any]:
         folder (Path): The output folder.
 
     Returns:
-        dict: The results as `write_results` wrote them.
+        dict: The results as `results_of_run` gave them.
     """
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
@@ -105,16 +105,15 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
         )
 
 
-def record_licenses(recipe: Recipe, recorded: Recipe) -> None:
-    """Writes the licences that are asked for now into the recipe.yaml of a run that was finished earlier.
+def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
+    """The recipe of a run that was finished earlier, with the licences that are asked for now.
 
     Args:
         recipe (Recipe): The run as it is asked for now.
         recorded (Recipe): The run as it was finished.
     """
     data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
-    recorded = dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
-    write_whole(Path(recipe.output_dir, RECIPE_FILE), recorded.to_yaml())
+    return dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
 
 
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
@@ -131,10 +130,10 @@ def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     return facts if not trainer.state.global_step and facts.get("steps") == trainer.start_step else {}
 
 
-def write_results(
+def results_of_run(
     recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int], before: dict[str, Any]
-) -> None:
-    """Loads the saved checkpoint, scores it on the test split, and writes results.json and the picture of the training.
+) -> str:
+    """Scores the saved checkpoint on the test split, and draws the picture of the training.
 
     Args:
         recipe (Recipe): The run.
@@ -142,23 +141,19 @@ def write_results(
         model (PreTrainedModel): The model with its final weights.
         steps (list): The steps of the checkpoints that these were made of.
         before (dict): What the training took, where the run had come to this end before; else nothing.
+
+    Returns:
+        str: The content of results.json, which is written last and says that the run is finished.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
-    metrics = [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
-    results: dict[str, Any] = {"training": _training_facts(trainer, metrics)}
+    results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
     results["training"] |= before
     results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    if corpus.test_text is not None and recipe.task in TEXT_TASKS:
-        results["test"] = _scores_of_texts(recipe, trainer)
-    elif corpus.test_text is not None and recipe.task == "parsing":
-        results["test"] = _scores_of_trees(recipe, trainer)
-    elif corpus.test_text is not None:
-        translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
-        results["test"], translations = _test_scores(folder, translator, corpus.test_text, recipe.evaluation)
-        if recipe.data.corpus == "numbers":
-            results["test"]["digits"] = _scores_by_digits(translator, corpus.test_text, translations)
+    scores = score_test_split(recipe, trainer)
+    if scores is not None:
+        results["test"] = scores
     results["decoding"] = {}
     if recipe.task not in TEXT_TASKS:
         results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
@@ -168,11 +163,32 @@ def write_results(
         # A stream is counted while it is read, each epoch again.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(recipe.data.is_text)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
-    plot_training_curve(metrics, folder / CURVE_FILE)
-    # They come last and say that the run is finished.
-    write_whole(
-        folder / RESULTS_FILE, json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    draw_curve(folder, step)
+    return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def score_test_split(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any] | None:
+    """Loads the saved checkpoint, scores it on the test split, and writes its translations or trees.
+
+    Args:
+        recipe (Recipe): The run.
+        trainer (VaswaniTrainer): The trainer after its training.
+
+    Returns:
+        dict: The scores; None without a test split.
+    """
+    folder, test = Path(recipe.output_dir), trainer.corpus.test_text
+    if test is None:
+        return None
+    if recipe.task in TEXT_TASKS:
+        return _scores_of_texts(recipe, trainer)
+    if recipe.task == "parsing":
+        return _scores_of_trees(recipe, trainer)
+    translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
+    scores, translations = _test_scores(folder, translator, test, recipe.evaluation)
+    if recipe.data.corpus == "numbers":
+        scores["digits"] = _scores_by_digits(translator, test, translations)
+    return scores
 
 
 def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
@@ -256,6 +272,20 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
             **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")},
         },
     }
+
+
+def draw_curve(folder: Path, step: int) -> None:
+    """Draws the picture of a run from its log.
+
+    Args:
+        folder (Path): The output folder.
+        step (int): The last step of the run.
+    """
+    plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
+
+
+def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(folder / METRICS_FILE) if row["step"] <= step]
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:

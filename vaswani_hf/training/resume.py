@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainerState
 
-from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in, step_of
+from ..checkpoint.files import MANIFEST_FILE, RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in, step_of
 from ..checkpoint.manifest import damage, facts_of
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
@@ -52,7 +52,8 @@ def is_finished(recipe: Recipe, earlier: Recipe | None) -> bool:
         bool: True if so.
     """
     folder = Path(recipe.output_dir)
-    if not (folder / RESULTS_FILE).exists() or not (folder / WEIGHTS_FILE).exists():
+    has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
+    if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
         results = read_results(folder)
@@ -83,8 +84,6 @@ def check_earlier_run(recipe: Recipe, earlier: Recipe | None) -> None:
         ValueError: If there is an earlier run and the recipe does not say to resume it, or is another recipe.
     """
     folder = Path(recipe.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not recipe.training.resume:
@@ -153,7 +152,7 @@ def refuse_other_data(recipe: Recipe, checkpoint: Path, pairs: dict[str, Any]) -
 
     Args:
         recipe (Recipe): The run.
-        checkpoint (Path): The checkpoint to continue from.
+        checkpoint (Path): The checkpoint to continue from, or the folder of the finished run.
         pairs (dict): The digest of the training pairs.
 
     Raises:

@@ -15,22 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import (
+    MANIFEST_FILE,
+    RECIPE_FILE,
     RESULTS_FILE,
     STATE_FILE,
+    WEIGHTS_FILE,
     checkpoints_in,
     naming_the_folder,
-    open_to_readers,
     step_of,
     write_whole,
 )
 from ..checkpoint.hub import HubError
 from ..checkpoint.kinds import CLASSES_OF_TASKS
-from ..checkpoint.manifest import facts_of
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.locks import locked_run
+from ..checkpoint.manifest import damage, facts_of
 from ..data.corpus import Corpus, load_corpus, pin_dataset
 from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
@@ -52,10 +55,27 @@ from .checkpoints import (
     refuse_vanished,
     rotate_checkpoints,
 )
+from .finished import (
+    FINAL_STAGING_FOLDER,
+    fault_of_end,
+    mend_run,
+    put_in_place,
+    recorded_end,
+    restore_records,
+    seal_run,
+    stage_model,
+)
 from .hardware import described, settled
 from .initialization import begin_with_base, check_frozen, frozen_weights, take_tokenizers, with_base
 from .processes import Processes, say
-from .results import facts_of_this_end, read_results, record_licenses, record_recipe, write_results
+from .results import (
+    facts_of_this_end,
+    read_results,
+    record_recipe,
+    results_of_run,
+    score_test_split,
+    with_licenses,
+)
 from .resume import (
     check_earlier_run,
     earlier_recipe,
@@ -67,10 +87,6 @@ from .resume import (
 )
 from .stopping import INTERRUPTED, Interrupt, Stop
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
-
-# The checkpoint of a finished run is written into this folder of it first.
-FINAL_STAGING_FOLDER = ".staging"
-
 
 # What gloo and NCCL say of a process that is no more there.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
@@ -97,17 +113,36 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
     Raises:
         InterruptedRunError: If a signal ended the run early.
+        InUseError: If another run is at work in the output folder.
     """
     # A way through a folder that is not there yet leads elsewhere once it has been made.
     recipe = dataclasses.replace(recipe, output_dir=os.path.normpath(recipe.output_dir))
     processes, stop = Processes(), Stop()
     try:
-        with stop.listening(processes), stop.ending_at_once(lambda: _interruption(recipe)), _naming_lost(recipe, stop):
+        with (
+            stop.listening(processes),
+            stop.ending_at_once(lambda: _interruption(recipe)),
+            _naming_lost(recipe, stop),
+            _locked(Path(recipe.output_dir), processes),
+        ):
             return _train(recipe, processes, stop)
     except Interrupt:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
         raise InterruptedRunError(_interruption(recipe)) from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, processes: Processes) -> Iterator[None]:
+    """Keeps other runs out of the output folder. The first process holds the lock for all processes of the run."""
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            with naming_the_folder(folder):
+                stack.enter_context(locked_run(folder))
+
+        processes.by_first(lock)
+        yield
 
 
 @contextlib.contextmanager
@@ -137,15 +172,20 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
     if training.resume and publishing.hub_model_id:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
-    earlier = processes.by_first(lambda: earlier_recipe(folder) if training.resume else None)
+    earlier = processes.by_first(lambda: _earlier_recipe(folder) if training.resume else None)
     recipe = processes.by_first(lambda: settled(completed(recipe, earlier), earlier))
     training = recipe.training
     processes.by_first(lambda: check_earlier_run(recipe, earlier))
-    if processes.by_first(lambda: is_finished(recipe, earlier)):
+    finished = processes.by_first(lambda: is_finished(recipe, earlier))
+    fault = processes.by_first(lambda: fault_of_end(folder) if finished else "")
+    if finished and not fault:
+        processes.by_first(lambda: _refuse_other_data(recipe))
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
     _warn(processes.by_first(lambda: check_training(recipe)), processes)
+    if fault and processes.is_first:
+        say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
     processes.by_first(lambda: check_frozen(recipe))
     checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
@@ -164,7 +204,7 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         # Epochs are turned into steps after the corpus was read.
         _warn(check_warmup(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, publishing)
-    processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint))
+    processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=finished))
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.by_first(lambda: finish_run(recipe, trainer))
@@ -184,6 +224,21 @@ def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
     if checkpoint is None or not facts_of(checkpoint).get("validated", True):
         return False
     return step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, trainer.training)
+
+
+def _earlier_recipe(folder: Path) -> Recipe | None:
+    with naming_the_folder(folder):
+        restore_records(folder)
+    return earlier_recipe(folder)
+
+
+def _refuse_other_data(recipe: Recipe) -> None:
+    """Refuses training data that are not those of a finished run."""
+    folder = Path(recipe.output_dir)
+    if recorded_end(folder):
+        options: Any = {"new_tokenizers": False, "task": recipe.task}
+        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, **options)
+        refuse_other_data(recipe, folder, corpus.digest)
 
 
 def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
@@ -214,13 +269,16 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, **options)
 
 
-def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
+def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool) -> None:
     if checkpoint is not None:
         refuse_other_data(recipe, checkpoint, trainer.corpus.digest)
         refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
-        record_recipe(recipe, trainer.corpus)
+        if not (is_mended and recorded_end(folder)):
+            # An earlier end is none of this run any more.
+            (folder / MANIFEST_FILE).unlink(missing_ok=True)
+            record_recipe(recipe, trainer.corpus)
         if checkpoint is not None:
             # The run may have been killed between a save and this.
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
@@ -247,9 +305,14 @@ def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
-    say(f"the run in '{Path(recipe.output_dir)}' is finished; nothing is left to do")
+    folder = Path(recipe.output_dir)
+    say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        record_licenses(recipe, recorded)
+        text, end = with_licenses(recipe, recorded).to_yaml(), recorded_end(folder)
+        if end:
+            seal_run(folder, text, end["results"], end["training_pairs"])
+        else:
+            write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
 
 
@@ -374,6 +437,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """Makes the checkpoint and the results of a run that is trained, from its numbered checkpoints.
 
+    Of a run that was finished before, only what is damaged or missing is made again.
+
     Args:
         recipe (Recipe): The run.
         trainer (VaswaniTrainer): The trainer after its training.
@@ -382,17 +447,28 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         ValueError: If the checkpoints are damaged.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
-    step = trainer.state.global_step or trainer.start_step
-    checkpoints = final_checkpoints(folder, recipe.training, step)
-    if recipe.training.average_checkpoints:
-        say(f"averaging the last {len(checkpoints)} checkpoints")
+    recorded = recorded_end(folder)
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
-    model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
+    steps: list[int] = []
+    if recorded and damage(folder, [WEIGHTS_FILE]) is None:
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    else:
+        step = trainer.state.global_step or trainer.start_step
+        checkpoints = final_checkpoints(folder, recipe.training, step)
+        steps = [number_of(checkpoint) for checkpoint in checkpoints]
+        if recipe.training.average_checkpoints:
+            say(f"averaging the last {len(checkpoints)} checkpoints")
+        model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
     before = facts_of_this_end(folder, trainer)
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
+        if recorded:
+            mend_run(folder, model, corpus, recorded, lambda: score_test_split(recipe, trainer))
+            return
         save_model(model, corpus, folder, before)
-        write_results(recipe, trainer, model, [number_of(checkpoint) for checkpoint in checkpoints], before)
+        results = results_of_run(recipe, trainer, model, steps, before)
+        refuse_vanished(folder)
+        seal_run(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
@@ -404,20 +480,11 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
         folder (Path): The checkpoint's folder.
         before (dict): What the training took, which stays where scoring these weights is interrupted.
     """
-    staging = folder / FINAL_STAGING_FOLDER
-    refuse_vanished(folder)
-    shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging)
-    open_to_readers(staging)
-    save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
+    staging = stage_model(model, corpus, folder)
     # The scores of an earlier end are not those of these weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
-    for path in sorted(path for path in staging.rglob("*") if path.is_file()):
-        target = folder / path.relative_to(staging)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, target)
-    shutil.rmtree(staging)
+    put_in_place(staging, folder)

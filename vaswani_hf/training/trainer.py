@@ -280,6 +280,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # Half a checkpoint would take the room that is left. The whole one that it was to replace comes back first, and
             # where that fails nothing is deleted, and the error remains the one that is said.
             with contextlib.suppress(OSError):
+                # In another folder another run may be at work.
+                refuse_vanished(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise

@@ -30,7 +30,7 @@ from ..recipe.published import last_part, model_license
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, Requests, json_line, named, translations_from, with_progress
-from .output import check_output, output_file
+from .output import LineOutput, check_output, output_file
 from .scoring import Translation
 from .translator import Request
 
@@ -116,14 +116,17 @@ def distill(job: DistillationJob) -> str:
             f"`--teacher` must name models that are asked alike, but of {', '.join(job.teachers)} one needs a tag in front of the "
             "text, as a model of both directions, and another does not; take teachers of one kind."
         )
-    record, exists = _record(job, folders), Path(job.output).exists()
-    data = pin_dataset(job.recipe.data, _data_of_beginning(job, record) if exists else None)
-    of_data = {"dataset_revision": data.dataset_revision, "license": _license(data, folders)}
-    record |= {name: value for name, value in of_data.items() if value is not None}
-    data = _seen_in_training(data)
-    pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
-    done, end = _kept(job, pairs) if exists else (0, 0)
-    counts = _write(job, pairs, None if end else record, (done, end), prefixes.pop())
+    record = _record(job, folders)
+    # The file is locked before it is read: what another process writes meanwhile would be lost.
+    with output_file(job.output, "free space and go on with `--resume`", resume=job.resume) as file:
+        data = pin_dataset(job.recipe.data, _data_of_beginning(job, record))
+        of_data = {"dataset_revision": data.dataset_revision, "license": _license(data, folders)}
+        record |= {name: value for name, value in of_data.items() if value is not None}
+        data = _seen_in_training(data)
+        pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
+        done, end = _kept(job, pairs)
+        file.keep(end)
+        counts = _write(job, file, pairs, None if end else record, done, prefixes.pop())
     more = " more" if done else ""
     said = {"empty": "of the sentences or their translations are empty", "skipped": "sentences were skipped"}
     none = "".join(f"; {counts[name]:,} {words}" for name, words in said.items() if counts[name])
@@ -280,14 +283,13 @@ def _kept(job: DistillationJob, pairs: Iterable[dict[str, str]]) -> tuple[int, i
 
 
 def _write(
-    job: DistillationJob, pairs: Any, record: dict[str, Any] | None, kept: tuple[int, int], prefix: str
+    job: DistillationJob, file: LineOutput, pairs: Any, record: dict[str, Any] | None, done: int, prefix: str
 ) -> dict[str, int]:
-    """Writes the pairs behind what is kept, the first line with the record; the prefix is for the teacher alone.
+    """Writes the pairs after those that are done, the first line with the record; the prefix is for the teacher alone.
 
     Raises:
         ValueError: If there is nothing to write.
     """
-    done, end = kept
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -298,10 +300,8 @@ def _write(
 
     counts = {"sentences": 0, "empty": 0, "skipped": 0, "pairs": 0}
     total = len(pairs) if isinstance(pairs, Dataset) else None
-    remedy = "free space and go on with `--resume`"
     given = Requests(requests())
-    with output_file(job.output, remedy) as file, closing(translations_from(job, given, done)) as translations:
-        file.keep(end)
+    with closing(translations_from(job, given, done)) as translations:
         new = named(translations, "the training split", done, given)
         for translation in with_progress(new, "distilling", total, done, to_file=True):
             number, pair = waiting.popleft()

@@ -312,7 +312,7 @@ def _output(job: TranslationJob) -> Iterator[tuple[LineOutput, int]]:
     if job.output is None:
         yield standard_output(), 0
         return
-    with output_file(job.output, "free space and go on with `--resume`") as file:
+    with output_file(job.output, "free space and go on with `--resume`", resume=job.resume) as file:
         done, size = _complete_lines(job.output)
         if job.input is not None and done > count_lines(job.input, job.skips):
             raise ValueError(_more_lines(job, done))

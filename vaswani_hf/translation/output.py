@@ -4,9 +4,11 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from ..checkpoint.locks import InUseError, check_not_in_use, locked_output
 
 
 class OutputError(OSError):
@@ -93,6 +95,7 @@ def check_output(
 
     Raises:
         ValueError: If it is one of the inputs, by whatever name; a folder; in no folder; there already; or ends in .gz.
+        InUseError: If another process writes it.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -107,11 +110,17 @@ def check_output(
         raise ValueError(f"`{option}` must be a file, but '{path}' is a folder.")
     if not Path(path).absolute().parent.is_dir():
         raise ValueError(f"`{option}` must be in an existing folder, but is {path}.")
+    if os.path.isfile(path):
+        check_not_in_use(path, f"`{option}` {path}")
+    _check_new(path, resume, option)
+    if path.endswith(".gz"):
+        raise ValueError(f"`{option}` is written as it is and must not end in .gz, but is {path}.")
+
+
+def _check_new(path: str, resume: bool | None, option: str) -> None:
     if os.path.lexists(path) and not resume:
         way = "give another name" if resume is None else "continue it with `--resume` or give another name"
         raise ValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
-    if path.endswith(".gz"):
-        raise ValueError(f"`{option}` is written as it is and must not end in .gz, but is {path}.")
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
@@ -123,49 +132,44 @@ def _identity(file: Any) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def _locks(descriptor: int) -> bool:
-    """False if another process has locked a file; the lock ends with the descriptor."""
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        # Not every system and not every file system has locks.
-        return True
-    return True
-
-
 @contextmanager
-def output_file(path: str, remedy: str, option: str = "--output") -> Iterator[LineOutput]:
-    """A file to write to, behind what it has, for one process at a time; a new one that is empty goes if there is an error.
+def output_file(
+    path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
+) -> Iterator[LineOutput]:
+    """A file to write to, after what it has, for one process at a time; a new file that is still empty goes after an error.
 
     Args:
         path (str): The file.
         remedy (str): How to go on after an error.
         option (str): The option that names the file, for errors.
+        resume (bool, optional): True if the file is continued where it exists; None where there is no such option.
 
     Yields:
         LineOutput: The file.
 
     Raises:
-        OutputError: If it cannot be written, or another process is writing it.
+        ValueError: If the file exists and is not continued.
+        InUseError: If another process writes the file.
+        OutputError: If the file cannot be written.
     """
-    is_new = not os.path.lexists(path)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise OutputError(f"`{option}` {path} cannot be written ({error.strerror}); give another name.") from None
-    with open(descriptor, "ab", buffering=0) as file:
-        if not _locks(descriptor):
-            raise OutputError(
-                f"`{option}` {path} is being written by another process; wait for it, or give another name."
-            )
+    with ExitStack() as stack:
+        is_new = not os.path.lexists(path)
         try:
-            yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
-        except BaseException:
-            if is_new and os.fstat(descriptor).st_size == 0:
-                # An empty file is nothing to continue, and would be in the way of another attempt.
-                os.unlink(path)
+            if is_new or os.path.isfile(path):
+                stack.enter_context(locked_output(path, f"`{option}` {path}"))
+            # Another process may have made the file since the options were checked.
+            _check_new(path, resume, option)
+            is_new = not os.path.lexists(path)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except InUseError:
             raise
+        except OSError as error:
+            raise OutputError(f"`{option}` {path} cannot be written ({error.strerror}); give another name.") from None
+        with open(descriptor, "ab", buffering=0) as file:
+            try:
+                yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
+            except BaseException:
+                if is_new and os.fstat(descriptor).st_size == 0:
+                    # An empty file is nothing to continue, and would be in the way of another attempt.
+                    os.unlink(path)
+                raise

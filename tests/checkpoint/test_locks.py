@@ -1,0 +1,249 @@
+"""Locks: one process at a time, none is stale, none is lost with a fork, a rename or a deleted folder, and nothing is left behind."""
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.checkpoint import locks
+from vaswani_hf.checkpoint.files import new_folder
+from vaswani_hf.checkpoint.locks import InUseError, check_not_in_use, is_replaced, locked_output, locked_run
+
+# The modules of the package alone: no torch is imported.
+LOCKS = Path(locks.__file__)
+HOLD = f"""
+import importlib.util, os, sys, time
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("locks", {str(LOCKS)!r})
+locks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(locks)
+with getattr(locks, sys.argv[1])(Path(sys.argv[2]), *sys.argv[3:]):
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    print("held", flush=True)
+    time.sleep(30)
+"""
+
+
+@pytest.fixture
+def holder():
+    """Start a process that takes a lock and forks a child, which lives for longer than the process may."""
+    started = []
+
+    def hold(kind, *arguments):
+        command = [sys.executable, "-c", HOLD, kind, *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_locked_folder_is_refused_with_the_name_of_the_holder_until_that_is_killed(tmp_path, holder):
+    folder = tmp_path / "new" / "run"
+    process = holder("locked_run", folder)
+    (tmp_path / "other").symlink_to(folder)
+    for name in (folder, tmp_path / "other"):
+        sentence = (
+            rf"^`output_dir` '{name}' is in use by process {process.pid} on \S+ since \d{{4}}-[\d: +-]+; wait until it ends, "
+            "or choose another `--output_dir`.$"
+        )
+        with pytest.raises(InUseError, match=sentence), locked_run(name):
+            pass
+    # The child of the process is still alive.
+    process.kill()
+    process.wait()
+    assert (folder / ".lock").exists()
+    with locked_run(folder):
+        assert (folder / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+    assert list(folder.iterdir()) == []
+
+
+def test_an_output_is_locked_beside_it(tmp_path, holder):
+    output = tmp_path / "out.txt"
+    process = holder("locked_output", output, "`--output` out.txt")
+    sentence = f"^`--output` out.txt is being written by process {process.pid} on .* since .*; wait for it"
+    with pytest.raises(InUseError, match=sentence):
+        check_not_in_use(output, "`--output` out.txt")
+    with pytest.raises(InUseError, match=sentence), locked_output(output, "`--output` out.txt"):
+        pass
+    process.kill()
+    process.wait()
+    check_not_in_use(output, "`--output` out.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_a_lock_has_made_are_deleted_if_they_are_empty(tmp_path):
+    (tmp_path / "old").mkdir()
+    with locked_run(tmp_path / "old" / "a" / "b"):
+        assert (tmp_path / "old" / "a" / "b" / ".lock").exists()
+    assert list((tmp_path / "old").iterdir()) == []
+    with locked_run(tmp_path / "old"):
+        pass
+    with locked_run(tmp_path / "old" / "a"):
+        (tmp_path / "old" / "a" / "file").touch()
+    assert [path.name for path in (tmp_path / "old" / "a").iterdir()] == ["file"]
+    (tmp_path / "file").touch()
+    sentence = "^`output_dir` must be a folder, but '.*/file' is a file.$"
+    with pytest.raises(ValueError, match=sentence), locked_run(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize("how", ["deleted", "renamed"])
+def test_a_folder_that_is_replaced_has_a_lock_of_its_own(tmp_path, how):
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    with locked_run(folder):
+        assert not is_replaced(folder)
+        if how == "deleted":
+            (folder / ".lock").unlink()
+            folder.rmdir()
+        else:
+            folder.rename(moved)
+        assert is_replaced(folder)
+        folder.mkdir()
+        assert is_replaced(folder)
+        (folder / ".lock").write_text("of another run")
+        if how == "renamed":
+            with pytest.raises(InUseError), locked_run(moved):
+                pass
+    # The lock file of the other run is not deleted.
+    assert (folder / ".lock").read_text() == "of another run"
+    assert not is_replaced(folder)
+
+
+def test_a_lock_file_that_its_holder_deletes_at_this_moment_is_no_lock(tmp_path, monkeypatch):
+    path, opened = tmp_path / ".lock", []
+    open_before = locks._open
+
+    def open_and_lose(path, access):
+        descriptor = open_before(path, access)
+        if not opened:
+            path.unlink()
+        opened.append(descriptor)
+        return descriptor
+
+    monkeypatch.setattr(locks, "_open", open_and_lose)
+    with locked_run(tmp_path):
+        assert len(opened) == 2
+        assert path.exists()
+
+
+def test_a_file_system_that_locks_files_for_writing_only_has_locks(tmp_path, monkeypatch):
+    lock = locks.lock_descriptor
+
+    def lock_as_nfs(descriptor, blocking):
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return lock(descriptor, blocking=blocking)
+
+    monkeypatch.setattr(locks, "lock_descriptor", lock_as_nfs)
+    with (
+        locked_run(tmp_path),
+        pytest.raises(InUseError, match=f"by process {os.getpid()} "),
+        locked_run(tmp_path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys, number):
+    def refuse(descriptor, blocking):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    with locked_run(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"'{tmp_path}' has no locks \(.*\): see to it that no other process writes there\n", said)
+    left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
+    left.mkdir()
+    with new_folder(tmp_path / "other") as folder:
+        folder.mkdir()
+    # It may be at work.
+    assert left.exists()
+
+
+def test_a_folder_in_which_no_lock_file_can_be_made_is_used_without_one(tmp_path, monkeypatch):
+    def refuse(path, flags, mode=0o777):
+        if str(path).endswith(".lock") and flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_before(path, flags, mode)
+
+    open_before = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    with locked_run(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_have_left_of_a_new_folder_is_deleted(tmp_path, holder):
+    process = holder("locked_output", tmp_path / "busy", "")
+    busy, dead = (tmp_path / f".{name}.0a1b2c3d.vaswani-unfinished" for name in ("busy", "dead"))
+    for left in (busy, dead):
+        left.mkdir()
+        (left / "model.safetensors").touch()
+    with new_folder(tmp_path / "new") as folder:
+        folder.mkdir()
+        assert busy.exists() and not dead.exists()
+        sentence = rf"^`output` '.*/new' is being written by process {os.getpid()} on "
+        with pytest.raises(InUseError, match=sentence), new_folder(tmp_path / "new"):
+            pass
+    with pytest.raises(InUseError), new_folder(tmp_path / "busy"):
+        pass
+    process.kill()
+    process.wait()
+    with new_folder(tmp_path / "busy") as folder:
+        folder.mkdir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "new"]
+
+
+def test_a_new_folder_takes_the_place_of_one_that_has_a_lock_file_only(tmp_path, holder):
+    process = holder("locked_run", tmp_path / "run")
+    with (
+        pytest.raises(InUseError, match=f"is in use by process {process.pid} "),
+        new_folder(tmp_path / "run"),
+    ):
+        pass
+    process.kill()
+    process.wait()
+    with new_folder(tmp_path / "run") as folder:
+        folder.mkdir()
+        (folder / "file").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
+
+
+def test_one_of_many_processes_takes_a_lock(tmp_path):
+    """Each takes the lock and counts in a file, which loses counts if two are at work at once."""
+    code = HOLD.split("with getattr")[0] + (
+        "folder, count = Path(sys.argv[1]), 0\n"
+        "end = time.monotonic() + 60\n"
+        "while count < 20 and time.monotonic() < end:\n"
+        "    try:\n"
+        "        with locks.locked_run(folder / 'run'):\n"
+        "            number = int((folder / 'count').read_text())\n"
+        "            time.sleep(0.001)\n"
+        "            (folder / 'count').write_text(str(number + 1))\n"
+        "            count += 1\n"
+        "    except locks.InUseError:\n"
+        "        pass\n"
+        "sys.exit(count != 20)\n"
+    )
+    (tmp_path / "count").write_text("0")
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
+    end = time.monotonic() + 90
+    assert [process.wait(max(0, end - time.monotonic())) for process in started] == [0] * 4
+    assert (tmp_path / "count").read_text() == "80"
+    assert not (tmp_path / "run" / ".lock").exists()

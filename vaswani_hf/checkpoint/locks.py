@@ -1,0 +1,242 @@
+"""Locks: one process at a time writes into the folder of a run, or to an output.
+
+The operating system locks an open lock file. Such a lock ends with its process, even if the process is killed, so that no lock is
+ever stale. The text of the lock file names the process that holds the lock. The lock file is deleted when the lock is released.
+
+The lock file of a run is `.lock` in its output folder: the lock stays with the folder if the folder is renamed, and all names of
+the folder lead to the same lock. An output that does not exist yet has no such place: its lock file is `.NAME.lock` beside it.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from filelock import lock_descriptor
+
+LOCK_FILE = ".lock"
+# Another process may hold a lock for a moment only: it looks for the holder, or it was killed and has not ended yet.
+SECONDS_TO_WAIT = 0.5
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+# The open lock files and folders of this process. A forked process closes its copies: a data worker that survives its parent
+# would keep the parent's lock.
+_DESCRIPTORS: set[int] = set()
+# The open folders of the runs of this process, by their absolute paths.
+_RUN_FOLDERS: dict[str, int] = {}
+
+
+class InUseError(OSError):
+    """Another process writes there; the message is a sentence that names the process."""
+
+
+def _close_in_a_child() -> None:
+    for descriptor in _DESCRIPTORS:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _DESCRIPTORS.clear()
+    _RUN_FOLDERS.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_a_child)
+
+
+@contextlib.contextmanager
+def locked_run(folder: Path) -> Iterator[None]:
+    """Locks the output folder of a run. A folder that does not exist is made, and is deleted at the end if it is empty then.
+
+    Args:
+        folder (Path): The output folder.
+
+    Raises:
+        ValueError: If `folder` is a file.
+        InUseError: If another process holds the lock.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
+    new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
+    sentence = f"`output_dir` '{folder}' is in use by {{}}; wait until it ends, or choose another `--output_dir`."
+    with contextlib.ExitStack() as stack:
+        stack.callback(_delete_empty, new_folders)
+        _enter_in_folder(stack, folder, sentence)
+        opened = os.open(folder, os.O_RDONLY)
+        _DESCRIPTORS.add(opened)
+        stack.callback(_close_folder, folder, opened, os.getpid())
+        _RUN_FOLDERS[os.path.abspath(folder)] = opened
+        yield
+
+
+def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
+    """Takes the lock in a folder that another process may delete at the same moment, because the folder was empty.
+
+    Raises:
+        FileNotFoundError: If the folder is deleted again and again.
+    """
+    end = time.monotonic() + SECONDS_TO_WAIT
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            stack.enter_context(_locked(folder / LOCK_FILE, sentence))
+        except FileNotFoundError:
+            if time.monotonic() > end:
+                raise
+        else:
+            return
+
+
+def _delete_empty(folders: list[Path]) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _close_folder(folder: Path, descriptor: int, process: int) -> None:
+    if os.getpid() == process:
+        _RUN_FOLDERS.pop(os.path.abspath(folder), None)
+        _DESCRIPTORS.discard(descriptor)
+        os.close(descriptor)
+
+
+def is_replaced(folder: Path) -> bool:
+    """True if this process has locked the folder of a run, and its path leads to another folder now, or to none.
+
+    Args:
+        folder (Path): The output folder of the run.
+    """
+    descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
+    if descriptor is None:
+        return False
+    try:
+        return not os.path.samestat(os.fstat(descriptor), folder.stat())
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def locked_output(output: str | Path, name: str) -> Iterator[bool]:
+    """Locks an output: a file, or a folder that is made whole under another name.
+
+    Args:
+        output (str or Path): The output, which need not exist.
+        name (str): The output as the message names it, such as "`--output` out.txt".
+
+    Yields:
+        bool: False if the file system has no locks, or lets nobody make a lock file.
+
+    Raises:
+        InUseError: If another process holds the lock.
+    """
+    sentence = f"{name} is being written by {{}}; wait for it, or give another name."
+    with _locked(_lock_file_of(output), sentence) as is_locked:
+        yield is_locked
+
+
+def check_not_in_use(output: str | Path, name: str) -> None:
+    """Refuses an output that another process writes to.
+
+    Args:
+        output (str or Path): The output.
+        name (str): The output as the message names it.
+
+    Raises:
+        InUseError: If another process holds its lock.
+    """
+    if _lock_file_of(output).exists():
+        with locked_output(output, name):
+            pass
+
+
+def _lock_file_of(output: str | Path) -> Path:
+    place = Path(os.path.realpath(output))
+    # A name may have 255 bytes.
+    return place.with_name(f".{place.name[:200]}.lock")
+
+
+@contextlib.contextmanager
+def _locked(path: Path, sentence: str) -> Iterator[bool]:
+    descriptor, process = _acquire(path, sentence), os.getpid()
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None and os.getpid() == process:
+            _DESCRIPTORS.discard(descriptor)
+            if _is_at(path, descriptor):
+                # Before the lock ends: the next process takes a file only if it is still at its place.
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            os.close(descriptor)
+
+
+def _acquire(path: Path, sentence: str) -> int | None:
+    """Opens and locks a lock file; None where there can be no lock.
+
+    Raises:
+        InUseError: If another process holds the lock.
+    """
+    # A file that is open for writing would keep its disk from being mounted read-only. NFS locks no other files.
+    access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
+    while (descriptor := _open(path, access)) is not None:
+        is_taken = False
+        try:
+            is_taken = lock_descriptor(descriptor, blocking=False) and _is_at(path, descriptor)
+            if is_taken:
+                _DESCRIPTORS.add(descriptor)
+                _write_holder(path)
+                return descriptor
+            holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip()
+        except OSError as error:
+            if error.errno != errno.EBADF or access == os.O_RDWR:
+                _say_unlocked(path, descriptor, error)
+                return None
+            access = os.O_RDWR
+            continue
+        finally:
+            if not is_taken:
+                os.close(descriptor)
+        if time.monotonic() > end:
+            raise InUseError(sentence.format(holder or "another process"))
+        time.sleep(0.02)
+    return None
+
+
+def _open(path: Path, access: int) -> int | None:
+    """Opens a lock file, which is made if there is none; None in a folder in which this user can make none.
+
+    Raises:
+        OSError: If the folder does not exist, or the disk is full.
+    """
+    try:
+        return os.open(path, access | os.O_CREAT, 0o666)
+    except OSError as error:
+        if error.errno in _NOT_WRITABLE:
+            return None
+        raise
+
+
+def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
+    reason = f"'{path.parent}' has no locks ({error.strerror}): see to it that no other process writes there"
+    print(reason, file=sys.stderr)
+    with contextlib.suppress(OSError):
+        # That of another process has its name in it.
+        if os.fstat(descriptor).st_size == 0:
+            path.unlink()
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """False if the process that held the lock before has deleted the lock file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def _write_holder(path: Path) -> None:
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    # On a full disk the holder has no name.
+    with contextlib.suppress(OSError):
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

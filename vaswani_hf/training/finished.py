@@ -1,0 +1,185 @@
+"""A finished run: the manifest of its final files, and making again what is damaged or missing.
+
+The manifest of the output folder has the sizes and hashes of the final files, the whole text of recipe.yaml and results.json, and
+the digest of the training pairs. It is there from the end of the run until the run goes on, or is to end in another way.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..checkpoint.files import (
+    CHECKPOINT_FILES,
+    CURVE_FILE,
+    MANIFEST_FILE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    TRANSLATIONS_FILE,
+    TREES_FILE,
+    WEIGHTS_FILE,
+    checkpoints_in,
+    open_to_readers,
+    write_whole,
+)
+from ..checkpoint.manifest import damage, describe, faults_of, read_manifest, seal
+from ..checkpoint.tokenizers import save_tokenizers
+from ..data.corpus import Corpus
+from .checkpoints import refuse_vanished
+from .processes import say
+from .results import draw_curve
+
+# The checkpoint of a finished run is written into this folder of it first.
+FINAL_STAGING_FOLDER = ".staging"
+# What the end of a run writes; users may have files of their own beside these.
+_FINAL_FILES = (*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, TRANSLATIONS_FILE, TREES_FILE)
+
+
+def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+    """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore.
+
+    Args:
+        folder (Path): The output folder, with all other files of the end.
+        recipe (str): The content of recipe.yaml.
+        results (str): The content of results.json.
+        training_pairs (dict): The digest of the training pairs.
+    """
+    paths = {path for pattern in _FINAL_FILES for path in folder.glob(pattern) if path.is_file()}
+    files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
+    files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
+    seal(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
+    write_whole(folder / RECIPE_FILE, recipe)
+    write_whole(folder / RESULTS_FILE, results)
+
+
+def recorded_end(folder: Path) -> dict[str, Any]:
+    """What the manifest of a finished run says; nothing where there is none, or it is damaged.
+
+    Args:
+        folder (Path): The output folder.
+
+    Returns:
+        dict: `recipe` and `results`, the contents of these files; `training_pairs`; `files`, by name.
+    """
+    try:
+        recorded = read_manifest(folder)
+    except (OSError, ValueError):
+        return {}
+    return recorded if recorded.keys() >= {"recipe", "results", "training_pairs"} else {}
+
+
+def restore_records(folder: Path) -> None:
+    """Restores the recipe and the results of a finished run from its manifest, and draws its picture again.
+
+    Args:
+        folder (Path): The output folder.
+    """
+    recorded = recorded_end(folder)
+    if not recorded:
+        return
+    texts = {RECIPE_FILE: recorded["recipe"], RESULTS_FILE: recorded["results"]}
+    faults = faults_of(folder, [*texts, *({CURVE_FILE} & recorded["files"].keys())])
+    for name in texts.keys() & faults.keys():
+        write_whole(folder / name, texts[name])
+    if CURVE_FILE in faults:
+        draw_curve(folder, json.loads(recorded["results"])["training"]["steps"])
+    restored = [fault for name, fault in faults.items() if damage(folder, [name]) is None]
+    if restored:
+        say(f"restored in '{folder}': {'; '.join(restored)}")
+
+
+def fault_of_end(folder: Path) -> str:
+    """What is damaged or missing of a finished run.
+
+    Args:
+        folder (Path): The output folder.
+
+    Returns:
+        str: All faults; empty if there is none, or if neither a manifest nor a checkpoint is left to compare with.
+
+    Raises:
+        ValueError: If no checkpoint is left to make anything again from.
+    """
+    fault = "; ".join(faults_of(folder).values())
+    if not fault or any(damage(checkpoint) is None for checkpoint in checkpoints_in(folder)):
+        return fault
+    if recorded_end(folder):
+        raise ValueError(
+            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make that again from, so restore it "
+            "from a copy, or choose another `--output_dir`."
+        )
+    say(f"the files in '{folder}' cannot be checked: {fault}")
+    return ""
+
+
+def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
+    """Writes model and tokenizers of a run into a folder within its output folder.
+
+    Args:
+        model (PreTrainedModel): The model with its final weights.
+        corpus (Corpus): Its tokenizers are saved too.
+        folder (Path): The output folder.
+
+    Returns:
+        Path: The folder that is written.
+    """
+    staging = folder / FINAL_STAGING_FOLDER
+    refuse_vanished(folder)
+    shutil.rmtree(staging, ignore_errors=True)
+    model.save_pretrained(staging)
+    open_to_readers(staging)
+    save_tokenizers(corpus.source_tokenizer, corpus.target_tokenizer, staging)
+    return staging
+
+
+def put_in_place(staging: Path, folder: Path) -> None:
+    """Moves the files that `stage_model` has written to their places, each of them whole.
+
+    Args:
+        staging (Path): Their folder.
+        folder (Path): The output folder.
+    """
+    for path in sorted(path for path in staging.rglob("*") if path.is_file()):
+        target = folder / path.relative_to(staging)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, target)
+    shutil.rmtree(staging)
+
+
+def mend_run(
+    folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
+) -> None:
+    """Makes the damaged and missing files of a finished run again. Its results stay, because its weights are the same.
+
+    Args:
+        folder (Path): The output folder.
+        model (PreTrainedModel): The model with its final weights.
+        corpus (Corpus): The data of the run.
+        recorded (dict): As from `recorded_end`.
+        score (Callable): Writes what the model gives for the test split.
+
+    Raises:
+        ValueError: If the weights are other ones than those that the run had ended with.
+    """
+    staging, faults = stage_model(model, corpus, folder), faults_of(folder)
+    if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
+        shutil.rmtree(staging)
+        raise ValueError(
+            f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
+            f"those that it had ended with; restore it from a copy, or delete {MANIFEST_FILE} to end the run with other weights."
+        )
+    for name in faults:
+        if (staging / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
+            os.replace(staging / name, folder / name)
+    shutil.rmtree(staging)
+    if {TRANSLATIONS_FILE, TREES_FILE} & faults.keys():
+        score()
+    others = faults_of(folder)
+    if others:
+        say(f"made again, but not to the same bytes: {', '.join(others)}")
+    seal_run(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])
