@@ -160,7 +160,8 @@ def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(h
     shards = {path.name for path in sharded.glob("model*")}
     assert set(repository.files()) == ROOT | shards | {f"target_tokenizer/{name}" for name in TOKENIZER}
     foreign = {"data/table.csv": b"1", "pytorch_model.bin": b"2", "last-checkpoint/model.safetensors": b"3"}
-    repository.commit({**foreign, "old_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"})
+    foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
+    repository.commit({**foreign, "language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"})
     assert vaswani("push", tiny_checkpoint("whole"), repo_id)[0] == 0
     assert set(repository.files()) == ROOT | {"model.safetensors", *foreign}
     assert len(commits(hub, repo_id)) == 4
@@ -337,14 +338,19 @@ def test_whoever_pushed_in_between_is_not_undone(hub, repo_id, tiny_checkpoint, 
         return body
 
     hub.fault("POST", "/preupload/", change=commit_first)
-    code, _, sentence = vaswani("push", tiny_checkpoint("two"), repo_id)
-    assert (code, sentence) == (
-        1,
-        f"Somebody else pushed to the repository '{repo_id}' at the same moment, and nothing of this push is in it; run it "
-        "again.",
-    )
-    assert vaswani("push", tiny_checkpoint("two"), repo_id)[0] == 0
-    assert repository.files()["other.txt"] == b"faster"
+    two = tiny_checkpoint("two")
+    assert vaswani("push", two, repo_id)[0] == 0
+    files = repository.files()
+    assert files["other.txt"] == b"faster"
+    assert files["model.safetensors"] == (two / "model.safetensors").read_bytes()
+
+
+def test_a_tag_that_git_does_not_allow_is_named_after_the_push(hub, repo_id, tiny_checkpoint, vaswani):
+    code, _, sentence = vaswani("push", tiny_checkpoint(), repo_id, "--tag", "v 1")
+    assert code == 1
+    assert sentence.startswith("Bad request: Invalid reference name: v 1 The commit is there all the same (")
+    assert vaswani("push", tiny_checkpoint(), repo_id, "--tag", "v1")[0] == 0
+    assert "refs/tags/v1" in hub.repository(repo_id).refs()
 
 
 def test_python_gets_one_class_of_errors(repo_id, tmp_path):
