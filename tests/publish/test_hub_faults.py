@@ -171,15 +171,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_ch
 
 REFUSALS = {
     "a name with two dashes": (("alice/a--b",), "Cannot have -- or .. in repo_id: 'alice/a--b'."),
-    "an empty tag": (("{repo}", "--tag", ""), "`tag` must be a name, but is empty."),
-    "an empty branch": (("{repo}", "--revision", ""), "`revision` must be a name, but is empty."),
     "a branch that git does not allow": (
         ("{repo}", "--revision", "a..b"),
         "Bad request: Invalid reference name: a..b",
-    ),
-    "a pull request with a tag": (
-        ("{repo}", "--create-pr", "--tag", "v2"),
-        "`create_pr` opens a pull request to main, which goes without `tag`, but that is 'v2'; leave out one of the two.",
     ),
     "a tag that there is": (
         ("{repo}", "--tag", "v1"),

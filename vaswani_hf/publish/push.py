@@ -22,7 +22,7 @@ from huggingface_hub import (
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.utils import filter_repo_objects
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
@@ -76,7 +76,7 @@ class Destination:
         repo_id: user/name.
         private: Create the repository as a private one. An existing public repository is refused.
         revision: A branch, which is created from main if it does not exist, or refs/pr/N. The default is main.
-        create_pr: Open a pull request instead of changing main.
+        create_pr: Open a pull request instead of changing the branch.
         tag: The name of a new tag for the commit.
         token: The default is the token in HF_TOKEN or the one stored by `hf auth login`.
     """
@@ -87,17 +87,6 @@ class Destination:
     create_pr: bool = False
     tag: str | None = None
     token: str | bool | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        for name in ("revision", "tag"):
-            value = getattr(self, name)
-            if value == "":
-                raise ValueError(f"`{name}` must be a name, but is empty.")
-            if self.create_pr and value is not None:
-                raise ValueError(
-                    f"`create_pr` opens a pull request to main, which goes without `{name}`, but that is {value!r}; "
-                    "leave out one of the two."
-                )
 
     @property
     def is_pull_request(self) -> bool:
@@ -136,7 +125,6 @@ def push_checkpoint(
         HubError: If the push is refused or fails, or if the downloaded files are not those that were pushed.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
-        validate_repo_id(repo_id)
         to = Destination(repo_id, **destination)
         expected = sample_outputs(Path(folder))
         to = check_destination(to)
@@ -343,7 +331,7 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
         raise HubError(
             f"`tag` must be new, but '{repo_id}' has a tag or branch '{destination.tag}'; take another name."
         )
-    is_missing = destination.is_pull_request and revision is not None and revision not in pull_requests
+    is_missing = (revision or "").startswith("refs/pr/") and revision not in pull_requests
     if revision in tags or is_missing:
         raise HubError(f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'.")
 
@@ -363,22 +351,32 @@ def upload(
         with_retries(api.create_repo, repo_id, private=destination.private or None, exist_ok=True)
         if revision is not None:
             with_retries(api.create_branch, repo_id, branch=revision, exist_ok=True)
-    before = with_retries(api.model_info, repo_id, revision=revision)
-    there = [file.rfilename for file in before.siblings or []]
+    before = with_retries(api.model_info, repo_id, revision=revision).sha
+    commit_once = partial(_commit, api, destination, folder, message, replaced)
+    # If the answer to a request was lost, a second request would open a second pull request.
+    commit = commit_once() if destination.create_pr else with_retries(commit_once)
+    return commit, commit.oid != before
+
+
+def _commit(api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]) -> CommitInfo:
+    # Read the repository at each try: an earlier one may have succeeded although its answer was lost.
+    info = api.model_info(destination.repo_id, revision=destination.revision)
+    there = [file.rfilename for file in info.siblings or []]
     files = _files_in(folder)
-    operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        CommitOperationAdd(name, folder / name) for name in files
+    additions = [CommitOperationAdd(name, folder / name) for name in files]
+    deletions = [
+        CommitOperationDelete(name)
+        for name in filter_repo_objects(there, allow_patterns=list(replaced))
+        if name not in files
     ]
-    for name in filter_repo_objects(there, allow_patterns=list(replaced)):
-        if name not in files:
-            operations.append(CommitOperationDelete(name))
-    # `upload_folder` would split a large commit that fails, and open a pull request as a draft.
-    # If the answer to a request is lost, a second request would open a second pull request.
-    create_commit = api.create_commit if destination.create_pr else partial(with_retries, api.create_commit)
-    commit = create_commit(
-        repo_id, operations, commit_message=message, revision=revision, create_pr=destination.create_pr
+    # `upload_folder` would split a commit that fails into several, and open a pull request as a draft.
+    return api.create_commit(
+        destination.repo_id,
+        [*additions, *deletions],
+        commit_message=message,
+        revision=destination.revision,
+        create_pr=destination.create_pr,
     )
-    return commit, commit.oid != before.sha
 
 
 def _files_in(folder: Path) -> list[str]:
