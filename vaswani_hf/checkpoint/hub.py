@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class HubError(OSError):
-    """A request that the Hub refused, or a transfer that failed; the message is a sentence with the remedy."""
+    """A refused request or a failed transfer; the message is a sentence with the remedy."""
 
 
 @contextmanager
@@ -51,10 +51,10 @@ def explained() -> Iterator[None]:
 
 
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function of huggingface_hub, and repeat the call while the Hub is overloaded or has an internal error.
+    """Call a function of huggingface_hub; repeat the call while the Hub is overloaded or has an internal error.
 
-    huggingface_hub itself repeats uploads, listings and the requests for the metadata of a file (`http_backoff`). It
-    does not repeat other requests, such as those for an account or a commit.
+    huggingface_hub itself repeats uploads, listings and the requests for the metadata of a file (`http_backoff`).
+    It does not repeat other requests, such as those for an account or a commit.
     """
     for pause in WAITS:
         try:
@@ -63,14 +63,16 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             seconds = _seconds_until_retry(error, pause)
             if seconds is None:
                 raise
-        print(f"the Hub is overloaded or has an error; trying again in {seconds:g} s", file=sys.stderr, flush=True)
+        line = f"the Hub is overloaded or has an error; trying again in {seconds:g} s"
+        print(line, file=sys.stderr, flush=True)
         sleep(seconds)
     return call(*args, **kwargs)
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     """The seconds to wait, at least `pause`; None if the same request would fail again."""
-    responses = [getattr(link, "response", None) for link in _chain(error) if isinstance(link, HfHubHTTPError)]
+    refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
+    responses = [getattr(refusal, "response", None) for refusal in refusals]
     response = next((response for response in responses if response is not None), None)
     if response is None:
         return None
@@ -86,7 +88,7 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception with its causes, innermost last: transformers and datasets wrap the exceptions of the client."""
+    """An exception with its causes, because transformers and datasets wrap the exceptions of the client."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -97,7 +99,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def explain(error: BaseException) -> str | None:
-    """One sentence without tokens on an error of the Hub or of the connection; None if the exception is something else."""
+    """One sentence on an error of the Hub or of the connection; None if the exception is something else."""
     chain = _chain(error)
     for describe in (_own_error, _connection_error, _refusal, _transfer_error):
         for link in chain:
@@ -131,22 +133,22 @@ def _own_error(error: BaseException) -> str | None:
 
 
 def _connection_error(error: BaseException) -> str | None:
-    """The sentence for a server that cannot be reached, a connection that breaks off, and a server that is not a Hub."""
+    """The sentence if the server cannot be reached, the connection breaks off, or the server is not a Hub."""
     if isinstance(error, json.JSONDecodeError) and _comes_from(error, "huggingface_hub", "httpx"):
         return (
-            f"{constants.ENDPOINT} answered with something that is no JSON, as a proxy or another server would; check "
-            "HF_ENDPOINT, or run it again later."
+            f"{constants.ENDPOINT} answered with something that is no JSON, as a proxy or another server "
+            "would; check HF_ENDPOINT, or run it again later."
         )
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
     if kinds & _UNREACHABLE:
         return (
-            f"{constants.ENDPOINT} cannot be reached ({_reason(error)}); check the connection, HF_ENDPOINT and the "
-            "proxy, or work with what is in the cache by HF_HUB_OFFLINE=1."
+            f"{constants.ENDPOINT} cannot be reached ({_reason(error)}); check the connection, HF_ENDPOINT "
+            "and the proxy, or work with what is in the cache by HF_HUB_OFFLINE=1."
         )
     if kinds and not hasattr(error, "response"):
         return (
-            f"The connection to {constants.ENDPOINT} broke off ({_reason(error)}); run it again, whole files that have "
-            "arrived are not transferred twice."
+            f"The connection to {constants.ENDPOINT} broke off ({_reason(error)}); run it again, whole files "
+            "that have arrived are not transferred twice."
         )
     return None
 
@@ -163,13 +165,14 @@ def _refusal(error: BaseException) -> str | None:
         return re.sub(r" \(Request ID: [^)]*\)|\nFor more information check: \S+", "", str(error))
     word = "dataset" if getattr(error, "repo_type", None) == "dataset" else "repository"
     name = getattr(error, "repo_id", None) or str(response.request.url)
-    hidden = "this token may not read it" if response.request.headers.get("authorization") else "there is no token"
+    has_authorization = response.request.headers.get("authorization") is not None
+    hidden = "this token may not read it" if has_authorization else "there is no token"
     # A command that reads accepts a folder in place of the name.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (
-        f"There is no {word} '{name}' on {constants.ENDPOINT}{folder}, or it is private and {hidden}; check the name, "
-        "or log in with `hf auth login` or set HF_TOKEN."
+        f"There is no {word} '{name}' on {constants.ENDPOINT}{folder}, or it is private and {hidden}; check "
+        "the name, or log in with `hf auth login` or set HF_TOKEN."
     )
 
 
@@ -179,11 +182,16 @@ def _transfer_error(error: BaseException) -> str | None:
         return None
     if "No space left" in str(error) or getattr(error, "errno", None) in _NOT_WRITABLE:
         return (
-            f"What is downloaded cannot be written ({_reason(error)}); free space, or set HF_HOME to another folder. A "
-            "push is checked in TMPDIR."
+            f"What is downloaded cannot be written ({_reason(error)}); free space, or set HF_HOME to another "
+            "folder. A push is checked in TMPDIR."
         )
-    without_xet = "" if constants.HF_HUB_DISABLE_XET else ", or with HF_HUB_DISABLE_XET=1, which does without xet"
-    return f"The transfer failed ({_reason(error)}); run it again, what has arrived is not transferred twice{without_xet}."
+    without_xet = ", or with HF_HUB_DISABLE_XET=1, which does without xet"
+    if constants.HF_HUB_DISABLE_XET:
+        without_xet = ""
+    return (
+        f"The transfer failed ({_reason(error)}); run it again, what has arrived is not transferred "
+        f"twice{without_xet}."
+    )
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:

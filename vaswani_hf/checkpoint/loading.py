@@ -1,4 +1,4 @@
-"""Loading a checkpoint from a folder or the Hub, with checks that find a damaged one before it translates nonsense."""
+"""Loading a checkpoint from a folder or the Hub, with checks that find damaged files."""
 
 import difflib
 import hashlib
@@ -13,7 +13,15 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
-from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, RECIPE_FILE, weight_files
+from .files import (
+    ADAPTER_FILE,
+    CHECKPOINT_FILES,
+    CONFIG_FILE,
+    GENERATION_FILE,
+    INDEX_FILE,
+    RECIPE_FILE,
+    weight_files,
+)
 from .hub import HubError, explained, with_retries
 from .kinds import KINDS, TRANSLATION, check_kind
 from .tokenizers import read_json_object
@@ -27,9 +35,9 @@ _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 def checkpoint_folder(
     name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
 ) -> Path:
-    """The folder of a checkpoint: the named folder, or the downloaded files of user/name or user/name@revision.
+    """The folder of a checkpoint: the named folder, or the downloaded files of user/name[@revision].
 
-    `option` is the name of the option in errors; `hub_kwargs` are arguments of `snapshot_download`, such as `token`.
+    `option` is the name of the option in errors; `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -62,14 +70,15 @@ def _nearest_folder(path: Path) -> str:
 
 
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
-    """Compare each file of a commit in the cache with the hash that the Hub has for it. The client compares only sizes."""
+    """Compare each downloaded file with the hash that the Hub has for it; the client compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         # Each file of a commit is a link to a file whose name is its hash.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
-                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged or changed "
-                f"on its way or on disk; delete '{path.resolve()}' and run it again, which downloads it anew."
+                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged "
+                f"or changed on its way or on disk; delete '{path.resolve()}' and run it again, which "
+                "downloads it anew."
             )
 
 
@@ -82,12 +91,15 @@ def _hash(path: Path, length: int) -> str:
 
 
 def load_model(
-    folder: Path, name: str | os.PathLike | None = None, kinds: tuple[str, ...] = (TRANSLATION,), **kwargs: Any
+    folder: Path,
+    name: str | os.PathLike | None = None,
+    kinds: tuple[str, ...] = (TRANSLATION,),
+    **kwargs: Any,
 ) -> Any:
-    """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged, missing or of another kind.
+    """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged or missing.
 
-    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (see kinds.py), and
-    `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (see kinds.py),
+    and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
@@ -111,8 +123,8 @@ def load_model(
     ]
     if faults:
         raise ValueError(
-            f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take both files "
-            "from one checkpoint."
+            f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take "
+            "both files from one checkpoint."
         )
     return model.eval()
 
@@ -135,7 +147,7 @@ def check_config(
 ) -> str:
     """The model type of a checkpoint of this package; a ValueError if there is none of an accepted kind.
 
-    `name` is the folder or repository as the user named it; `needed` says what is needed if the words of kinds.py do not.
+    `name` is the folder or repository as the user named it; `needed` replaces the words of kinds.py in the error.
     """
     path = folder / CONFIG_FILE
     # The folder of a repository without files does not exist.
@@ -144,8 +156,9 @@ def check_config(
     if (folder / ADAPTER_FILE).exists():
         # If PEFT is installed, transformers silently adds the adapter to the model.
         raise ValueError(
-            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with `PeftModel.from_pretrained`, "
-            "merge it with `merge_and_unload`, and save the merged model in a folder of its own."
+            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
+            "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
+            "folder of its own."
         )
     if not path.is_file():
         raise ValueError(f"'{name}' holds no checkpoint: it has no config.json.")

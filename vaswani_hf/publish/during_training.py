@@ -1,6 +1,7 @@
-"""Pushing the checkpoints of a run during training, and continuing the run on another machine. A finished run: push.py.
+"""Pushing the checkpoints of a run during training, and continuing the run on another machine.
 
-`publishing.hub_strategy` has the values of transformers. It says what is pushed in addition to the finished checkpoint:
+push.py pushes the finished checkpoint. `publishing.hub_strategy`, with the values of transformers, says what is
+pushed before that:
 
 - "end": nothing.
 - "every_save": the model, at each save.
@@ -38,15 +39,16 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Files of a checkpoint that a resumed run does not need: a pickle with local paths, and what the root of the repository has.
+# Files of a checkpoint that a resumed run does not need: a pickle with local paths, and what the root of the
+# repository has.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
 class PushCheckpointsCallback(TrainerCallback):
     """Push each save in the background.
 
-    If a save comes while another one is being pushed, "all_checkpoints" waits; the other strategies skip the save, unless
-    it is the last one.
+    If a save comes while another one is being pushed, "all_checkpoints" waits; the other strategies skip the save,
+    unless it is the last one.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSection):
@@ -81,7 +83,8 @@ class PushCheckpointsCallback(TrainerCallback):
         checkpoint = self.folder / _STAGING / f"checkpoint-{step}"
         try:
             # Hard links, because the Trainer may delete the checkpoint before it is uploaded.
-            shutil.copytree(self.folder / checkpoint.name, checkpoint, copy_function=_link_or_copy, dirs_exist_ok=True)
+            saved = self.folder / checkpoint.name
+            shutil.copytree(saved, checkpoint, copy_function=_link_or_copy, dirs_exist_ok=True)
             for name in (RECIPE_FILE, METRICS_FILE):
                 shutil.copy(self.folder / name, checkpoint)
         except OSError as error:
@@ -131,7 +134,7 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> None:
-    """Download the checkpoints that an earlier run has pushed into the output folder, unless the folder has some."""
+    """Download the checkpoints that an earlier run has pushed, unless the output folder has some."""
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
@@ -159,14 +162,14 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
     is_best_missing = training.early_stopping_patience is not None and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
         print(
-            "some checkpoints to average or choose the best from are not here: the final weights come from the others "
-            "and the ones to come; `hub_strategy: all_checkpoints` keeps them all",
+            "some checkpoints to average or choose the best from are not here: the final weights come from "
+            "the others and the ones to come; `hub_strategy: all_checkpoints` keeps them all",
             flush=True,
         )
 
 
 def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, int]]:
-    """The folder of the newest commit in the cache, and the steps of its downloaded checkpoints by their names."""
+    """The folder of the newest commit in the cache, and the steps of its checkpoints by their names."""
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -179,14 +182,14 @@ def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, 
         return Path(), {}
     if RECIPE_FILE not in files:
         raise ValueError(
-            f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no {RECIPE_FILE}, so that they are of another "
-            "trainer; choose another repository, or leave out `--resume true`."
+            f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no {RECIPE_FILE}, so that they are "
+            "of another trainer; choose another repository, or leave out `--resume true`."
         )
 
     def download(*patterns: str) -> Path:
-        folder = Path(with_retries(snapshot_download, repo_id, revision=info.sha, allow_patterns=list(patterns)))
-        verify_download(folder, repo_id, patterns)
-        return folder
+        folder = with_retries(snapshot_download, repo_id, revision=info.sha, allow_patterns=list(patterns))
+        verify_download(Path(folder), repo_id, patterns)
+        return Path(folder)
 
     numbered = [name for name in names if name != LAST_CHECKPOINT]
     numbered.sort(key=lambda name: int(name.split("-")[1]))
@@ -205,7 +208,7 @@ def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, 
 
 
 def _best_step(newest: Path, training: TrainingSection, among: list[str] | None = None) -> int | None:
-    """The step with the best evaluation in the log of the newest checkpoint, of all steps or of these checkpoints."""
+    """The step with the best evaluation in the log of the newest checkpoint."""
     scores = scores_by_step(read_state(newest)["log_history"], training.metric_for_best_model)
     if among is not None:
         scores = {step: score for step, score in scores.items() if f"checkpoint-{step}" in among}

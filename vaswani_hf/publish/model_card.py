@@ -1,8 +1,9 @@
-"""The model card: the README.md of a repository, made from the record that a run has left beside the checkpoint.
+"""The model card: the README.md of a repository, made from the record of a run in the folder of its checkpoint.
 
 The card of a checkpoint as a file of its own:
 
-    python -c "from vaswani_hf.publish.model_card import model_card; model_card('FOLDER', 'user/name').save('model_cards/name.md')"
+    from vaswani_hf.publish.model_card import model_card
+    model_card("FOLDER", "user/name").save("model_cards/name.md")
 """
 
 import json
@@ -45,7 +46,7 @@ _ANY_EXAMPLE = "Put a sentence of the source language here."
 
 @dataclass(frozen=True)
 class _TaskWords:
-    """The words for a task in the metadata of a card: the task in the Hub's terms, and its scores with their titles."""
+    """A task in the metadata of a card: the task in the Hub's terms, and its scores with their titles."""
 
     # None if the Hub has no such task.
     pipeline_tag: str | None
@@ -91,7 +92,7 @@ _TASK_WORDS = {
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """The card of a checkpoint, with the scores in its metadata. Facts that its run has not recorded are "not known".
+    """The card of a checkpoint with the scores in its metadata. Facts without a record are "not known".
 
     The snippets load `repo_id`. `license` and `base_model` replace what the run has recorded.
     """
@@ -128,8 +129,8 @@ def model_card(
         card = ModelCard.from_template(_metadata(facts, words), template_str=_template(), **facts)
     except (AttributeError, TypeError, ValueError, TemplateError) as error:
         raise ValueError(
-            f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not ({error}); restore "
-            "it or remove it."
+            f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
+            f"({error}); restore it or remove it."
         ) from error
     # A part of the template that is left out leaves its empty lines.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
@@ -137,7 +138,7 @@ def model_card(
 
 
 def check_card(path: Path) -> None:
-    """Refuse a README.md written by hand if it is not UTF-8, its metadata is no YAML, or its licence permits too much."""
+    """Refuse a card written by hand if it cannot be read, or if the training data does not allow its licence."""
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -287,5 +288,6 @@ def _count_parameters(folder: Path) -> int:
         if name == INDEX_FILE or not (folder / name).is_file():
             continue
         with safe_open(folder / name, framework="pt") as weights:
-            total += sum(math.prod(weights.get_slice(key).get_shape()) for key in weights.keys())  # noqa: SIM118
+            for key in weights.keys():  # noqa: SIM118
+                total += math.prod(weights.get_slice(key).get_shape())
     return total

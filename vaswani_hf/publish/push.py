@@ -1,4 +1,4 @@
-"""Pushing a finished checkpoint: one commit, downloaded again and compared. During training: during_training.py."""
+"""Pushing a finished checkpoint: one commit, downloaded again and compared."""
 
 import filecmp
 import json
@@ -50,8 +50,8 @@ from ..translation.sample_outputs import sample_outputs
 from .model_card import check_card, model_card
 from .record import published_yaml
 
-# A push deletes these files of an earlier push if the checkpoint does not have them any more. A star matches a slash too,
-# so no pattern has a star that could match the files of somebody else.
+# A push deletes these files of an earlier push if the checkpoint does not have them any more. A star matches
+# a slash too, so no pattern has a star that could match the files of somebody else.
 REPLACED_FILES = (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -75,7 +75,7 @@ class Destination:
     Attributes:
         repo_id: user/name.
         private: Create the repository as a private one. An existing public repository is refused.
-        revision: A branch, which is created from main if it does not exist, or refs/pr/N. The default is main.
+        revision: A branch or refs/pr/N, main by default. A branch that does not exist is created from main.
         create_pr: Open a pull request instead of changing the branch.
         tag: The name of a new tag for the commit.
         token: The default is the token in HF_TOKEN or the one stored by `hf auth login`.
@@ -90,7 +90,7 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """True if the push goes to a pull request. People who may not write to the repository can open one."""
+        """True if the push goes to a pull request, which everybody may open."""
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
@@ -105,13 +105,13 @@ def push_checkpoint(
 ) -> str:
     """Push a checkpoint in one commit, download it again, and compare the two.
 
-    The repository is created if it does not exist. The checkpoint and the rights of the user are checked before that;
-    `huggingface_hub` validates the metadata of the card before it uploads anything. A push that fails leaves the branch as
-    it was and can be repeated. The folder of the checkpoint is only read.
+    The repository is created if it does not exist. The checkpoint and the rights of the user are checked before
+    that; huggingface_hub validates the metadata of the card before it uploads anything. A push that fails leaves
+    the branch as it was and can be repeated. The folder of the checkpoint is only read.
 
     Args:
-        folder: A checkpoint as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it has a README.md,
-            that is the card; otherwise the card is made from the record of the run.
+        folder: A checkpoint as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it has a
+            README.md, that is the card; otherwise the card is made from the record of the run.
         repo_id: user/name.
         license: The licence for the card, as the Hub names it.
         base_model: The repository whose model this one was made from, for the card.
@@ -146,7 +146,7 @@ def push_checkpoint(
 
 @contextmanager
 def _only_hub_errors(remark: str = "") -> Iterator[None]:
-    """Raise a `HubError` instead of a `ValueError`, so that a caller has one class to catch; add a remark to it."""
+    """Raise a `HubError` for a `ValueError` too, so that a caller has one class to catch; add a remark to it."""
     try:
         with explained():
             yield
@@ -155,7 +155,7 @@ def _only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline as `push_checkpoint` does, with the record of the run that its model was loaded from.
+    """Push a translation pipeline as `push_checkpoint` does, with the record of the run of its model.
 
     `kwargs` are `max_shard_size` and the arguments of `push_checkpoint`.
     """
@@ -172,7 +172,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
-    """Copy the record of the run from the place that a model was loaded from; the recipe alone if the weights differ."""
+    """Copy the record of a run from where its model was loaded; the recipe alone if the weights differ."""
     origin = model.origin
     if origin is None:
         return
@@ -210,12 +210,13 @@ def _copy_record(
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write the repository of a checkpoint into an empty folder: weights as links, and the files made for the Hub.
+    """Write the repository of a checkpoint into a folder: links to weights, and the files made for the Hub.
 
     Optimizer states, logs and other files in the folder of the checkpoint are left out.
     """
     # An older checkpoint may lack the code that travels, and the config that points to it.
-    config = KINDS[check_config(folder, folder, tuple(KINDS))].model_class.config_class.from_pretrained(folder)
+    model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
+    config = model_class.config_class.from_pretrained(folder)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
@@ -256,8 +257,8 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     for name, value in facts.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` is for a card that is made, but is {value!r} while '{path}' is taken as it is; write it "
-                "there, or move that file away."
+                f"`{name}` is for a card that is made, but is {value!r} while '{path}' is taken as it is; "
+                "write it there, or move that file away."
             )
     check_card(path)
     _link(path, staged / CARD_FILE)
@@ -283,7 +284,7 @@ def refuse_tokens(folder: Path) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """The destination with the name of the user, if it was left out; a `HubError` if a push to it is not possible.
+    """The destination, with the name of the user if it has none; a `HubError` if a push is not possible.
 
     Nothing is created, so that a run can check its destination before the training.
     """
@@ -303,8 +304,9 @@ def check_destination(destination: Destination) -> Destination:
             namespaces = [user["name"], *(group["name"] for group in user.get("orgs") or [])]
             if namespace and namespace not in namespaces:
                 raise HubError(
-                    f"There is no repository '{namespace}/{name}', and the token of {user['name']} cannot make one for "
-                    f"'{namespace}'; push to '{user['name']}/{name}', or use a token of '{namespace}'."
+                    f"There is no repository '{namespace}/{name}', and the token of {user['name']} cannot "
+                    f"make one for '{namespace}'; push to '{user['name']}/{name}', or use a token of "
+                    f"'{namespace}'."
                 ) from None
             if destination.is_pull_request:
                 raise
@@ -318,8 +320,8 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     revision = destination.revision
     if destination.private and not info.private:
         raise HubError(
-            f"`private` is for a repository that is made, but '{repo_id}' is there and public; leave it out, or make it "
-            f"private at {api.endpoint}/{repo_id}/settings."
+            f"`private` is for a repository that is made, but '{repo_id}' is there and public; leave it out, "
+            f"or make it private at {api.endpoint}/{repo_id}/settings."
         )
     if not destination.is_pull_request:
         with_retries(api.auth_check, repo_id, write=True)
@@ -341,8 +343,8 @@ def upload(
 ) -> tuple[CommitInfo, bool]:
     """Push a folder in one commit; create the repository and the branch if they do not exist.
 
-    The commit deletes files of the repository that match `replaced` and that the folder does not have. The second result
-    is False if nothing has changed; the first one is then the newest commit.
+    The commit deletes files of the repository that match `replaced` and that the folder does not have. The second
+    result is False if nothing has changed; the first one is then the newest commit.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id

@@ -36,7 +36,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The recorded recipe as others may see it; None if there is none. A licence replaces that of the recipe."""
+    """The recorded recipe as others may see it, with this licence if there is one; None without a record."""
     recorded = recorded_recipe(folder)
     if recorded is None:
         return None

@@ -1,4 +1,4 @@
-"""The published form of a recipe: without the folders of this machine and without the repository of its owner.
+"""The published form of a recipe: without the folders of this machine and the repository of its owner.
 
 The card and the repository show it, and two machines compare it when a run is resumed.
 """
@@ -30,7 +30,7 @@ def bases(recipe: Recipe) -> list[str]:
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """True if the recorded `model.init_from` is a folder: an absolute path, or in a published recipe its last part."""
+    """True if a recorded `model.init_from` is a folder: an absolute path, or its last part if published."""
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
