@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.licenses import strictest
 
 AGAIN = "copy or download it again."
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN
@@ -161,30 +160,11 @@ def test_parameters_are_counted_once(tiny_checkpoint):
     assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
 
 
-@pytest.mark.parametrize(
-    ("stated", "expected"),
-    [
-        (["mit", "cc-by-nc-4.0"], "cc-by-nc-4.0"),
-        (["cc-by-nc-4.0", "research-only"], "research-only"),
-        (["cc-by-nc-4.0", "cc-by-nc-nd-4.0"], "cc-by-nc-nd-4.0"),
-        (["cc-by-nc-4.0", "intel-research"], "intel-research"),
-        (["mit", "apache-2.0"], None),
-        (["mit"], "mit"),
-        (["mine"], "other"),
-        ([None], None),
-        ([], None),
-        ([{"a": 1}, "h-research"], "h-research"),
-    ],
-)
-def test_the_strictest_of_several_licences(stated, expected):
-    assert strictest(stated) == expected
-
-
 def test_a_dataset_with_several_licences(hub, repo_id, tmp_path):
     card = b"---\nlicense: [mit, cc-by-nc-4.0]\n---\n"
     hub.create_repository(repo_id, type="dataset").commit({"README.md": card})
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", repo_id))
-    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml").data, None).license == "cc-by-nc-4.0"
+    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml").data, None).license is None
 
 
 def test_a_dataset_whose_card_is_damaged(tmp_path):

@@ -212,8 +212,6 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
     assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit").data, None).license == "mit"
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
     assert pin_dataset(recipe().data, None).license is None
-    dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "terms-of-alice")))
-    assert pin_dataset(recipe().data, None).license == "other"
 
 
 def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe):

@@ -12,6 +12,7 @@ from local_hub.git import File, pointer
 from local_hub.replies import RefusalError, Reply, json_reply
 from local_hub.repositories import timestamp
 
+REFERENCE = re.compile(r"(?!.*\.\.)\w[\w./-]*")
 NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]{0,94}[A-Za-z0-9_]|[A-Za-z0-9_]")
 
 
@@ -93,7 +94,7 @@ def auth_check(hub, call, repository, write: str | None) -> Reply:
 
 def create_branch(hub, call, repository, branch: str) -> Reply:
     need_write(call.visitor, repository)
-    if branch.startswith("refs/") or not re.fullmatch(r"[\w][\w./-]*", branch):
+    if branch.startswith("refs/") or not REFERENCE.fullmatch(branch):
         raise RefusalError(400, f"Invalid reference name: {branch}")
     if f"refs/heads/{branch}" in repository.refs():
         raise RefusalError(409, f"Reference already exists: {branch}")
@@ -104,6 +105,8 @@ def create_branch(hub, call, repository, branch: str) -> Reply:
 def create_tag(hub, call, repository, revision: str) -> Reply:
     need_write(call.visitor, repository)
     given = call.json()
+    if not REFERENCE.fullmatch(given["tag"]):
+        raise RefusalError(400, f"Invalid reference name: {given['tag']}")
     if f"refs/tags/{given['tag']}" in repository.refs():
         raise RefusalError(409, f"Reference already exists: {given['tag']}")
     repository.git.tag(given["tag"], repository.head(revision), given.get("message"))

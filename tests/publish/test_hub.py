@@ -162,7 +162,8 @@ def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(h
     shards = {path.name for path in sharded.glob("model*")}
     assert set(repository.files()) == ROOT | shards | {f"target_tokenizer/{name}" for name in TOKENIZER}
     foreign = {"data/table.csv": b"1", "pytorch_model.bin": b"2", "last-checkpoint/model.safetensors": b"3"}
-    repository.commit({**foreign, "old_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"})
+    foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
+    repository.commit({**foreign, "language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"})
     assert vaswani("push", tiny_checkpoint("whole"), repo_id)[0] == 0
     assert set(repository.files()) == ROOT | {"model.safetensors", *foreign}
     assert len(commits(hub, repo_id)) == 4
@@ -205,7 +206,12 @@ def test_branch_tag_commit_and_pull_request_each_by_its_name(
     monkeypatch.setenv("HF_TOKEN", bob.token)
     code, out, _ = vaswani("push", folders["request"], repo_id, "--create-pr")
     assert (code, out.splitlines()[0]) == (0, f"pushed to {hub.endpoint}/{repo_id}/discussions/1")
-    assert set(repository.refs()) == {"refs/heads/main", "refs/heads/exp/2", "refs/tags/v1.0", "refs/pr/1"}
+    code, out, _ = vaswani("push", folders["request"], repo_id, "--create-pr", "--revision", "exp/2")
+    assert (code, out.splitlines()[0]) == (0, f"pushed to {hub.endpoint}/{repo_id}/discussions/2")
+    assert set(repository.refs()) == {
+        *("refs/heads/main", "refs/heads/exp/2", "refs/tags/v1.0"),
+        *("refs/pr/1", "refs/pr/2"),
+    }
     revisions = {first: "main", "exp/2": "branch", "v1.0": "tag", "refs/pr/1": "request"}
     for name in ("source", "target"):
         (tmp_path / name).write_text("der Hund\n")
@@ -339,16 +345,41 @@ def test_whoever_pushed_in_between_is_not_undone(hub, repo_id, tiny_checkpoint, 
         return body
 
     hub.fault("POST", "/preupload/", change=commit_first)
-    code, _, sentence = vaswani("push", tiny_checkpoint("two"), repo_id)
-    assert (code, sentence) == (
-        1,
-        f"Somebody else pushed to the repository '{repo_id}' at the same moment, and nothing of this push is in it; run it "
-        "again.",
-    )
-    assert vaswani("push", tiny_checkpoint("two"), repo_id)[0] == 0
-    assert repository.files()["other.txt"] == b"faster"
+    two = tiny_checkpoint("two")
+    assert vaswani("push", two, repo_id)[0] == 0
+    files = repository.files()
+    assert files["other.txt"] == b"faster"
+    assert files["model.safetensors"] == (two / "model.safetensors").read_bytes()
+
+
+def test_a_tag_that_git_does_not_allow_is_named_after_the_push(hub, repo_id, tiny_checkpoint, vaswani):
+    code, _, sentence = vaswani("push", tiny_checkpoint(), repo_id, "--tag", "v 1")
+    assert code == 1
+    assert sentence.startswith("Bad request: Invalid reference name: v 1 The commit is there all the same (")
+    assert vaswani("push", tiny_checkpoint(), repo_id, "--tag", "v1")[0] == 0
+    assert "refs/tags/v1" in hub.repository(repo_id).refs()
 
 
 def test_python_gets_one_class_of_errors(repo_id, tmp_path):
     with pytest.raises(HubError, match=f"^'{tmp_path}' holds no checkpoint: it has no config.json.$"):
         push_checkpoint(tmp_path, repo_id)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, repo_id, tiny_checkpoint, vaswani, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.checkpoint.hub.WAITS", (0.01,))
+    assert vaswani("push", tiny_checkpoint("one"), repo_id)[0] == 0
+    repository = hub.repository(repo_id)
+    repository.commit({"training_curve.png": b"deleted by the push"})
+    create_commit = HfApi.create_commit
+
+    def losing(self, *args, **kwargs):
+        commit = create_commit(self, *args, **kwargs)
+        monkeypatch.setattr(HfApi, "create_commit", create_commit)
+        hub.fault("GET", "/api/models/", status=502)
+        HfApi().model_info(repo_id)
+        return commit
+
+    monkeypatch.setattr(HfApi, "create_commit", losing)
+    two = tiny_checkpoint("two", dropout=0.5)
+    assert vaswani("push", two, repo_id)[0] == 0
+    assert commits(hub, repo_id)[:2] == ["Push a checkpoint of vaswani_hf", "Change files"]

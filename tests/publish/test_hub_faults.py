@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from vaswani_hf.checkpoint import hub as requests
 from vaswani_hf.checkpoint.hub import explain, sentence_of
 from vaswani_hf.publish.model_card import model_card
-from vaswani_hf.publish.push import refuse_private_text
 from vaswani_hf.translation.translator import Translator
 
 IS_LFS = "HF_HUB_DISABLE_XET" in os.environ
@@ -172,22 +171,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_ch
 
 REFUSALS = {
     "a name with two dashes": (("alice/a--b",), "Cannot have -- or .. in repo_id: 'alice/a--b'."),
-    "a tag that git does not allow": (
-        ("{repo}", "--tag", "v 1"),
-        "`tag` must be the name of a tag that git allows, but is 'v 1'.",
-    ),
-    "no tag": (("{repo}", "--tag", ""), "`tag` must be the name of a tag that git allows, but is ''."),
     "a branch that git does not allow": (
         ("{repo}", "--revision", "a..b"),
-        "`revision` must be the name of a branch that git allows, or refs/pr/N, but is 'a..b'.",
-    ),
-    "a commit as a branch": (
-        ("{repo}", "--revision", "0" * 40),
-        f"`revision` must be the name of a branch that git allows, or refs/pr/N, but is '{'0' * 40}'.",
-    ),
-    "a pull request with a tag": (
-        ("{repo}", "--create-pr", "--tag", "v2"),
-        "`create_pr` opens a pull request to main, which goes without `tag`, but that is 'v2'; leave out one of the two.",
+        "Bad request: Invalid reference name: a..b",
     ),
     "a tag that there is": (
         ("{repo}", "--tag", "v1"),
@@ -247,28 +233,17 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(hub, published
     assert not uploads(hub)
 
 
-CARDS = {
-    "metadata that the Hub rejects": (
-        "---\nlanguage: [17]\nlicense: 5\n---\n",
-        'The Hub refuses the card: "language[0]" must be a string, "license[0]" must be a string; mend the lines between the '
-        "two --- of README.md.",
+METADATA = {
+    "---\nlanguage: [17]\nlicense: 5\n---\n": (
+        'Invalid metadata in README.md. - "language[0]" must be a string - "license[0]" must be a string'
     ),
+    "---\nlicense: my-own\n---\n": 'Invalid metadata in README.md. - "license" must be one of [',
+}
+CARDS = {
     "no YAML": (
         "---\nlicense: mit: x\n---\n",
-        "The Hub refuses the card: Invalid YAML in card metadata: mapping values are not allowed here in "
-        '"<unicode string>", line 1, column 13: license: mit: x ^; mend the lines between the two --- of README.md.',
-    ),
-    "a local path": (
-        "Trained in {folder}/run.",
-        "README.md must be free of local paths, but has '{folder}'; take it out and push again.",
-    ),
-    "a home": (
-        "Data from {home}/data.",
-        "README.md must be free of local paths, but has '{home}'; take it out and push again.",
-    ),
-    "another machine's path": (
-        "Trained on /data/bob/corpus.txt.",
-        "README.md must be free of local paths, but has '/data/bob'; take it out and push again.",
+        "The card '{folder}/README.md' must begin with YAML between two lines of ---, but that cannot be read: mapping values "
+        'are not allowed here in "<unicode string>", line 1, column 13: license: mit: x ^',
     ),
     "a token": (
         "Load with hf_{token}.",
@@ -281,62 +256,36 @@ CARDS = {
 }
 
 
-def test_a_card_that_cannot_be_published(hub, repo_id, alice, tiny_checkpoint, vaswani, monkeypatch):
+def test_a_card_that_cannot_be_published(hub, repo_id, alice, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint()
-    monkeypatch.setenv("HOME", "/home/alice")
-    names = {"folder": folder, "home": "/home/alice", "token": "a" * 34, "own": alice.token}
+    names = {"folder": folder, "token": "a" * 34, "own": alice.token}
     for card, (text, sentence) in CARDS.items():
         (folder / "README.md").write_text(text.format(**names))
         with nothing_changes(hub, folder):
             code, _, said = vaswani("push", folder, repo_id)
         assert (code, said) == (1, sentence.format(**names)), card
     assert not uploads(hub)
-    # A text that only looks like a local path is published.
-    text = f"---\nlicense: mit\n---\nhttps://example.com{folder}, https://example.com/home/alice/x, and/or\n"
-    (folder / "README.md").write_text(text)
-    assert vaswani("push", folder, repo_id)[0] == 0
-    assert hub.repository(repo_id).files()["README.md"] == text.encode()
 
 
-LOCAL_PATHS = [
-    "in /usr/local/share/x",
-    "(/nfs/team/a)",
-    "'/nfs01/team/a'",
-    "path=/gpfs/x",
-    "/lustre/group/y",
-    "**/Volumes/Disk/x**",
-    "source:/projects/nlp/train.en",
-    "/project/nlp",
-    "`~/corpus.txt`",
-    "~/.cache/x",
-    "<file:///data/x>",
-    "[notes](file://host/x)",
-    r"\\server\share\x",
-    json.dumps(r"\\server\share\x"),
-    r"D:\corpora\train.en",
-    json.dumps(r"C:\Users\bob"),
-    "D:/corpora/train.en",
-]
-OTHER_TEXTS = """
-https://example.com/projects/x https://github.com/orgs/a/projects/3?q=/projects/x HTTP://h:80/#/nfs/x and/or km/h w/o he/she
-https://people.example.edu/~bob/x <https://example.com/nfs/x> [x](https://example.com/data/x) s3://bucket/projects/x
-~/ ~5/10 ~~/x~~ read/write data/train a/projects/b ./projects/x ../data/x file:// /projects /usr/bin/env user/name@v1 I/O
-$$a \\\\ b$$ \\\\alpha \\\\frac{a}{b} \\n\\t 3:/4
-""".split()
+def test_a_card_whose_metadata_the_hub_refuses(hub, published, tiny_checkpoint, vaswani):
+    folder = tiny_checkpoint()
+    for text, sentence in METADATA.items():
+        (folder / "README.md").write_text(text)
+        with nothing_changes(hub, folder):
+            code, _, said = vaswani("push", folder, published.id)
+        assert code == 1
+        assert said.startswith(sentence)
+    assert not uploads(hub)
 
 
-@pytest.mark.parametrize("text", LOCAL_PATHS)
-def test_every_kind_of_local_path_is_found(tmp_path, text):
-    for name in ("README.md", "recipe.yaml"):
-        with pytest.raises(
-            ValueError, match=rf"^{name} must be free of local paths, but has '.*'; take it out and push "
-        ):
-            refuse_private_text({name: f"Data: {text}, and more.".encode()}, tmp_path)
-
-
-@pytest.mark.parametrize("text", OTHER_TEXTS)
-def test_no_other_text_is_taken_for_a_local_path(tmp_path, text):
-    refuse_private_text({"README.md": f"Data: {text} and more.".encode()}, tmp_path)
+def test_a_token_in_another_text_is_not_published(hub, repo_id, alice, tiny_checkpoint, vaswani):
+    folder = tiny_checkpoint()
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | {"made_by": alice.token}))
+    with nothing_changes(hub, folder):
+        code, _, said = vaswani("push", folder, repo_id)
+    assert code == 1
+    assert said.startswith("generation_config.json must be free of tokens, but has one; ")
 
 
 @pytest.mark.parametrize(
@@ -355,19 +304,6 @@ def test_an_index_names_no_file_elsewhere(hub, repo_id, tiny_checkpoint, vaswani
     with pytest.raises(ValueError, match="must name .safetensors files beside it"):
         model_card(folder, repo_id)
     assert ("model", repo_id) not in hub.repositories and not uploads(hub)
-
-
-def test_a_local_path_in_json_is_found_as_json_writes_it(hub, repo_id, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint("Straße")
-    config = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(config | {"made_by": str(folder)}))
-    with nothing_changes(hub, folder):
-        code, _, said = vaswani("push", folder, repo_id)
-    assert code == 1
-    assert said == (
-        f"generation_config.json must be free of local paths, but has '{json.dumps(str(folder))[1:-1]}'; take it out and push "
-        "again."
-    )
 
 
 def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, monkeypatch):
@@ -498,35 +434,31 @@ def test_weights_that_were_changed_are_not_loaded(hub, repo_id, cache, tiny_chec
 
 # A Hub that is busy, ill, or gone in the middle.
 
-BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoami-v2"), ("POST", "/api/validate-yaml")]
-BUSY += [("GET", "/refs"), ("POST", "/branch/"), ("POST", "/tag/")]
+BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoami-v2"), ("GET", "/refs")]
+BUSY += [("POST", "/branch/"), ("POST", "/tag/"), ("POST", "/preupload/")]
 
 
-def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, repo_id, tiny_checkpoint, vaswani):
+def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, published, tiny_checkpoint, vaswani, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     for method, pattern in BUSY:
         hub.fault(method, pattern, status=429, times=1)
         hub.fault(method, pattern, status=503, times=1)
     folder = tiny_checkpoint()
-    assert vaswani("push", folder, repo_id, "--revision", "new", "--tag", "v1")[0] == 0
+    assert vaswani("push", folder, published.id, "--revision", "new", "--tag", "v1")[0] == 0
     assert not [fault for fault in hub.faults if fault.times]
-    assert set(hub.repository(repo_id).refs()) == {"refs/heads/main", "refs/heads/new", "refs/tags/v1"}
+    assert set(published.refs()) == {"refs/heads/main", "refs/heads/new", "refs/tags/v1"}
 
 
-def test_a_wait_is_as_long_as_the_hub_asks_and_has_an_end(hub, published, cache, vaswani, capsys, monkeypatch):
-    waits, translate = [], ("translate", published.id, "--text", "der Hund")
+def test_a_wait_is_as_long_as_the_hub_asks(hub, published, cache, capsys, monkeypatch):
+    waits = []
     monkeypatch.setattr(requests, "sleep", waits.append)
-    # An hour is too long.
-    hub.fault("GET", "/api/models/", status=429, headers={"Retry-After": "3600"}, times=None)
-    code, _, sentence = vaswani(*translate)
-    assert code == 1 and sentence.startswith("429 Too Many Requests for url: ") and not waits
-    hub.clear()
-    limit = {"RateLimit": '"api";r=0;t=1', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
-    for headers in ({"Retry-After": "1"}, limit):
+    limit = {"RateLimit": '"api";r=0;t=7', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
+    for headers in ({}, limit):
         hub.fault("GET", "/api/models/", status=429, headers=headers)
     Translator.from_pretrained(published.id, "cpu")
-    assert waits == [1.0, 2.0]
-    line = "the Hub is busy or ill; trying again in {} s\n"
-    assert capsys.readouterr().err == line.format(1) + line.format(2)
+    assert waits == [0.01, 8]
+    line = "the Hub is overloaded or has an error; trying again in {} s\n"
+    assert capsys.readouterr().err == line.format(0.01) + line.format(8)
 
 
 STORMS = [("POST", "/commit/"), ("POST", "/api/validate-yaml"), ("GET", "/refs"), ("GET", "/api/whoami-v2")]
@@ -534,18 +466,19 @@ STORMS = [("POST", "/commit/"), ("POST", "/api/validate-yaml"), ("GET", "/refs")
 
 def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, monkeypatch):
     folder, waits = tiny_checkpoint(), []
+    monkeypatch.setattr("time.sleep", lambda seconds: waits.append(seconds) if seconds else None)
     for place in STORMS:
         hub.clear()
         hub.fault(*place, status=503, times=None)
         with nothing_changes(hub, folder):
             code, out, sentence = vaswani("push", folder, published.id)
         assert (code, out) == (1, "") and sentence.startswith("Server error '503 Service Unavailable' for url '")
-    # The client's own retries are not repeated.
-    monkeypatch.setattr("time.sleep", lambda seconds: waits.append(seconds) if seconds else None)
+    # Both the client and the package repeat requests, but not for ever.
+    waits.clear()
     hub.clear()
     hub.fault("POST", "/preupload/", status=503, times=None)
     assert vaswani("push", folder, published.id)[0] == 1
-    assert waits == [1, 2, 4, 8, 8]
+    assert waits == [1, 2, 4, 8, 8] * 5
     hub.clear()
     for pattern, status in (("/api/validate-yaml", 502), ("/api/whoami-v2", 200)):
         hub.fault(".*", pattern, status=status, body=b"<html>Sign in</html>", times=None)
@@ -631,7 +564,7 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
     assert code == 1
     assert re.fullmatch(
         rf"What is downloaded cannot be written \(\[Errno 20\] Not a directory: '{tmp_path}/file/hub.*'\); free space, or set "
-        "HF_HOME, in place of which a push is checked in TMPDIR, to another folder.",
+        r"HF_HOME to another folder\. A push is checked in TMPDIR\.",
         sentence,
     )
 

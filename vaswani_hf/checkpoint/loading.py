@@ -1,4 +1,4 @@
-"""Loading a checkpoint from a folder or the Hub, with the checks that keep a damaged one from translating nonsense."""
+"""Loading a checkpoint from a folder or the Hub, with checks that find damaged files."""
 
 import difflib
 import hashlib
@@ -13,28 +13,31 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
-from .files import ADAPTER_FILE, CHECKPOINT_FILES, CONFIG_FILE, GENERATION_FILE, INDEX_FILE, RECIPE_FILE, weight_files
+from .files import (
+    ADAPTER_FILE,
+    CHECKPOINT_FILES,
+    CONFIG_FILE,
+    GENERATION_FILE,
+    INDEX_FILE,
+    RECIPE_FILE,
+    weight_files,
+)
 from .hub import HubError, explained, with_retries
 from .kinds import KINDS, TRANSLATION, check_kind
 from .tokenizers import read_json_object
 
+# user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
+# The names of files in the cache: the sha1 of git for a small file, the sha256 for a large one.
+_FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def checkpoint_folder(
     name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
 ) -> Path:
-    """The folder of a checkpoint: the one that is named, or the downloaded files of a repository.
+    """The folder of a checkpoint: the named folder, or the downloaded files of user/name[@revision].
 
-    Args:
-        name (str or PathLike): A local folder, user/name or user/name@revision.
-        option (str): The option that the name was given as, for errors.
-        revision (str, optional): A branch, tag, commit or refs/pr/N, where the name has none; not for folders.
-        **hub_kwargs: `token`, `cache_dir`, `local_files_only` and `force_download`, as `snapshot_download` takes them.
-
-    Raises:
-        ValueError: If the name is neither, or a folder is named with a revision.
-        HubError: If the repository cannot be downloaded, or the files differ from those of the Hub.
+    `option` is the name of the option in errors; `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -44,19 +47,20 @@ def checkpoint_folder(
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
-    repo_id, revision = found.group(1), found.group(2) or revision
+    repo_id = found.group(1)
     files = [*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE]
+    hub_kwargs |= {"revision": found.group(2) or revision, "allow_patterns": files}
     try:
         with explained():
-            folder = with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=files, **hub_kwargs)
+            folder = Path(with_retries(snapshot_download, repo_id, **hub_kwargs))
     except HubError as error:
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
-        # It may have been meant for a folder.
+        # The user may have meant a folder.
         named = "" if option == "model" else f", which `{option}` names,"
         raise HubError(f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}") from error
-    refuse_changed_files(Path(folder), repo_id, files)
-    return Path(folder)
+    verify_download(folder, repo_id, files)
+    return folder
 
 
 def _nearest_folder(path: Path) -> str:
@@ -65,29 +69,20 @@ def _nearest_folder(path: Path) -> str:
     return f" (the nearest one is '{path.parent / near[0]}')" if near else ""
 
 
-def refuse_changed_files(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
-    """Compare each cached file with the hash that is its name; the client compares only sizes.
-
-    Args:
-        folder (Path): The folder of a commit in the cache.
-        repo_id (str): The repository, for the message.
-        patterns (Iterable): The files to compare.
-
-    Raises:
-        HubError: If a file has another hash.
-    """
+def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
+    """Compare each downloaded file with the hash that the Hub has for it; the client compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # A link to a file that has its hash as its name, which in turn may be a link to a file of several repositories.
+        # Each file of a commit is a link to a file whose name is its hash.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
-        if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", expected) and expected != _hash(path, len(expected)):
+        if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
-                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged or changed on "
-                f"its way or on disk; delete '{path.resolve()}' and run it again, which downloads it anew."
+                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged "
+                f"or changed on its way or on disk; delete '{path.resolve()}' and run it again, which "
+                "downloads it anew."
             )
 
 
 def _hash(path: Path, length: int) -> str:
-    """The sha256 of a large file, git's sha1 of a small one."""
     with path.open("rb") as file:
         if length == 64:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -96,73 +91,74 @@ def _hash(path: Path, length: int) -> str:
 
 
 def load_model(
-    folder: Path, name: str | os.PathLike | None = None, kinds: tuple[str, ...] = (TRANSLATION,), **kwargs: Any
+    folder: Path,
+    name: str | os.PathLike | None = None,
+    kinds: tuple[str, ...] = (TRANSLATION,),
+    **kwargs: Any,
 ) -> Any:
-    """The model of a checkpoint, if it is whole and one of this package; in eval mode, on the CPU.
+    """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged or missing.
 
-    Args:
-        folder (Path): The folder.
-        name (str or PathLike, optional): The folder or repository as the user named it.
-        kinds (tuple): The model types that will do (see kinds.py).
-        **kwargs: For `from_pretrained`, such as `dtype`.
-
-    Raises:
-        ValueError: If the folder holds no checkpoint, one of another kind, a damaged one, or not all of its weights.
+    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (see kinds.py),
+    and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # transformers would go on with other settings.
+        # transformers would silently replace a damaged file by other settings.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     logger = logging.getLogger("transformers.modeling_utils")
-    # Weights that do not fit are refused in a sentence, without the table that transformers prints.
-    logger.addFilter(_is_no_report)
+    # The error below replaces the table that transformers prints if weights do not fit.
+    logger.addFilter(_is_no_load_report)
     try:
-        loading = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        model, report = model_class.from_pretrained(folder, **loading, **kwargs)
+        model, report = model_class.from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
     finally:
-        logger.removeFilter(_is_no_report)
-    wrong = {
-        "missing": sorted(report["missing_keys"]),
-        "unexpected": sorted(report["unexpected_keys"]),
-        "of another shape": sorted(key for key, *_ in report["mismatched_keys"]),
-    }
-    many = {what: f" and {len(keys) - 1:,} more are" if len(keys) > 1 else " is" for what, keys in wrong.items()}
-    if found := [f"{keys[0]}{many[what]} {what}" for what, keys in wrong.items() if keys]:
+        logger.removeFilter(_is_no_load_report)
+    faults = [
+        *_fault(report["missing_keys"], "missing"),
+        *_fault(report["unexpected_keys"], "unexpected"),
+        *_fault([key for key, *_ in report["mismatched_keys"]], "of another shape"),
+    ]
+    if faults:
         raise ValueError(
-            f"'{name}' does not hold the weights that its config.json describes: {', '.join(found)}; take both files from "
-            "one checkpoint."
+            f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take "
+            "both files from one checkpoint."
         )
     return model.eval()
 
 
-def _is_no_report(record: logging.LogRecord) -> bool:
+def _is_no_load_report(record: logging.LogRecord) -> bool:
     return "LOAD REPORT" not in record.getMessage()
+
+
+def _fault(keys: Iterable[str], what: str) -> list[str]:
+    """The words for the keys with one fault; nothing if there is none."""
+    found = sorted(keys)
+    if not found:
+        return []
+    others = f" and {len(found) - 1:,} more are" if len(found) > 1 else " is"
+    return [f"{found[0]}{others} {what}"]
 
 
 def check_config(
     folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
 ) -> str:
-    """The model type of a checkpoint of this package.
+    """The model type of a checkpoint of this package; a ValueError if there is none of an accepted kind.
 
-    Args:
-        folder (Path): The folder; that of a repository without files need not be there.
-        name (str or PathLike): The folder or repository as the user named it.
-        kinds (tuple): The model types that will do (see kinds.py).
-        needed (str): What is needed, in other words than those of the kinds.
-
-    Raises:
-        ValueError: If there is no such folder, it holds an adapter, or its config.json is missing, damaged or of another kind.
+    `name` is the folder or repository as the user named it; `needed` replaces the words of kinds.py in the error.
     """
     path = folder / CONFIG_FILE
+    # The folder of a repository without files does not exist.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
     if (folder / ADAPTER_FILE).exists():
-        # transformers would put it into the model, if PEFT is installed, and say nothing.
+        # If PEFT is installed, transformers silently adds the adapter to the model.
         raise ValueError(
-            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with `PeftModel.from_pretrained`, merge it "
-            "with `merge_and_unload`, and save the merged model in a folder of its own."
+            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
+            "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
+            "folder of its own."
         )
     if not path.is_file():
         raise ValueError(f"'{name}' holds no checkpoint: it has no config.json.")
@@ -175,12 +171,13 @@ def check_config(
 
 
 def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
-    files = [file for file in weight_files(folder, name) if file != INDEX_FILE]
-    for file in files:
+    for file in weight_files(folder, name):
+        if file == INDEX_FILE:
+            continue
         if not (folder / file).is_file():
             raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}.")
         try:
-            # Opening compares the header with the length of the file.
+            # Opening a file compares its header with its length.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

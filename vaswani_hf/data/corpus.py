@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers
-from ..recipe.licenses import check_allowed, strictest
 from ..recipe.published import is_on_hub
 from ..recipe.schema import TEXT_TASKS, DataSection, TokenizerSection
 from .batching import PairCollator
@@ -86,7 +85,7 @@ class Corpus:
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     """The sources with one commit of their dataset, and with the licence of the dataset's card if the recipe has none.
 
-    Files that `vaswani distill` wrote have a record of their licence and of the teacher, which is credited too.
+    Files that `vaswani distill` wrote name their teacher, which is credited too.
 
     Args:
         data (DataSection): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
@@ -99,10 +98,9 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
 
     Raises:
         HubError: If there is no such dataset or revision that one may read.
-        ValueError: If the recipe's licence allows more than that of the teacher or of the text it translated.
     """
     if data.dataset is None:
-        return _with_facts_of_distillation(data)
+        return _with_credit_for_teachers(data)
     if os.path.isdir(data.dataset):
         # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
@@ -115,18 +113,16 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     return replace(data, dataset_revision=revision, license=data.license or license)
 
 
-def _with_facts_of_distillation(data: DataSection) -> DataSection:
+def _with_credit_for_teachers(data: DataSection) -> DataSection:
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
-    stated, teachers = ([record.get(name) for record in records] for name in ("license", "teachers"))
-    license = strictest(list(dict.fromkeys(stated)))
-    check_allowed(data.license, license, "data.license")
-    names = dict.fromkeys(str(name).split(" sha256:")[0] for of_one in teachers for name in of_one or ())
+    teachers = [record.get("teachers") or [] for record in records]
+    names = dict.fromkeys(str(name).split(" sha256:")[0] for of_one in teachers for name in of_one)
     credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
     credits = [data.attribution] if data.attribution else []
     credits += [] if credit in (data.attribution or "") else [credit]
-    return replace(data, license=data.license or license, attribution="; ".join(credits))
+    return replace(data, attribution="; ".join(credits))
 
 
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
@@ -154,8 +150,9 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
             return _cached_commit(dataset, config, revision), None
         raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
-    # A card with several licences does not say which part has which.
-    return info.sha, strictest(stated if isinstance(stated, list) else [stated])
+    # If a card lists several licences, it does not say which part of the data has which one.
+    listed = stated if isinstance(stated, list) else [stated]
+    return info.sha, listed[0] if len(listed) == 1 else None
 
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:

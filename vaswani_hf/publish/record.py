@@ -1,11 +1,8 @@
-"""The record that a run keeps of itself: its data and its recipe, without local paths. Not its corpus."""
+"""Reading the files in which a run records its recipe and its results, without local paths."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from ..checkpoint.files import recipe_file
 from ..recipe import Recipe, load_recipe
@@ -15,14 +12,7 @@ from ..recipe.schema import DataSection
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of a run; empty if there is none.
-
-    Args:
-        path (Path): The file.
-
-    Raises:
-        ValueError: If it is no JSON object.
-    """
+    """The JSON object in a file of a run; empty if there is no such file."""
     if not path.exists():
         return {}
     try:
@@ -35,59 +25,38 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe that the run of a checkpoint has recorded; None if there is none.
-
-    Args:
-        folder (Path): The checkpoint.
-
-    Raises:
-        ValueError: If it is no recipe.
-    """
+    """The recipe that the run of a checkpoint has recorded; None if there is none."""
     path = recipe_file(folder)
+    if path is None:
+        return None
     try:
-        return load_recipe(path, is_record=True) if path else None
+        return load_recipe(path, is_record=True)
     except ValueError as error:
         raise ValueError(f"The record '{path}' cannot be used: {error}") from error
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The recorded recipe as others may see it: YAML that `load_recipe` reads, with its keys and no others; None without one.
-
-    Args:
-        folder (Path): The checkpoint; an older version of the package recorded fewer keys.
-        license (str, optional): The licence that the model is published under, in place of the recipe's.
-    """
-    path, recorded = recipe_file(folder), recorded_recipe(folder)
-    if path is None or recorded is None:
+    """The recorded recipe as others may see it, with this licence if there is one; None without a record."""
+    recorded = recorded_recipe(folder)
+    if recorded is None:
         return None
     recipe = published_recipe(recorded)
     recipe.publishing.license = license or recipe.publishing.license
-    recorded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return yaml.safe_dump(_restricted(dataclasses.asdict(recipe), recorded), sort_keys=False, allow_unicode=True)
-
-
-def _restricted(content: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _restricted(value, keys[key] or {}) if isinstance(value, dict) else value
-        for key, value in content.items()
-        if key in keys
-    }
+    return recipe.to_yaml()
 
 
 def data_facts(data: DataSection) -> dict[str, Any]:
-    """The data of a run, without the folders that it lies in.
-
-    Args:
-        data (DataSection): The `data` section of the recipe.
-
-    Returns:
-        dict: `source_language`, `target_language`, `language`, `license`, `attribution`, and for each of `train`, `validation` and
-        `test` None or a dict of `name`, `files`, `dataset` (where it is one of the Hub), `config`, `revision` and
-        `split`, as far as they apply.
-    """
-    facts: dict[str, Any] = {"source_language": data.source_language, "target_language": data.target_language}
-    facts |= {"language": data.language, "license": data_license(data), "attribution": data.attribution}
-    return facts | {split: _split_facts(data, split) for split in ("train", "validation", "test")}
+    """The data of a run for its card and its results.json, without the folders that the data lies in."""
+    return {
+        "source_language": data.source_language,
+        "target_language": data.target_language,
+        "language": data.language,
+        "license": data_license(data),
+        "attribution": data.attribution,
+        "train": _split_facts(data, "train"),
+        "validation": _split_facts(data, "validation"),
+        "test": _split_facts(data, "test"),
+    }
 
 
 def _split_facts(data: DataSection, split: str) -> dict[str, Any] | None:
@@ -95,12 +64,14 @@ def _split_facts(data: DataSection, split: str) -> dict[str, Any] | None:
         return {"name": data.corpus, "split": split}
     files = [last_part(path) for path in data.files(split)]
     if files:
-        weights = {"weights": data.train_weights} if split == "train" and data.train_weights else {}
-        return {"name": files[0], "files": files, **weights}
+        facts: dict[str, Any] = {"name": files[0], "files": files}
+        if split == "train" and data.train_weights:
+            facts["weights"] = data.train_weights
+        return facts
     name = getattr(data, f"{split}_split")
     if not (data.dataset and name):
         return None
-    facts: dict[str, str | None] = {"name": last_part(data.dataset)}
+    facts = {"name": last_part(data.dataset)}
     if is_on_hub(data.dataset):
         facts = {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
     facts |= {"config": data.dataset_config, "split": name}

@@ -8,7 +8,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 
 from ..model.configuration_vaswani import VaswaniConfig
-from .licenses import check_allowed, check_known, data_license
+from .licenses import check_license, data_license
 from .schema import (
     SMALLEST_VOCABULARY,
     TEXT_TASKS,
@@ -70,8 +70,7 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True, is_record: bool = F
     _check_tokenizer(recipe.tokenizer)
     _check_beginning(recipe)
     _check_positions(recipe.model, max(recipe.data.max_length, recipe.decoding.max_length or 0))
-    check_known(recipe.data.license, "data.license")
-    check_allowed(recipe.publishing.license, data_license(recipe.data))
+    check_license(recipe.publishing.license, data_license(recipe.data))
 
 
 def check_training(recipe: Recipe) -> list[str]:

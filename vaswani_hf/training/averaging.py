@@ -3,7 +3,6 @@
 Section 6.1: the paper averages the last 5 checkpoints of base models, and 20 of big ones.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -33,12 +32,10 @@ from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..recipe.licenses import data_license, strictest
 from ..recipe.loading import readable_record
 from ..recipe.published import last_part
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, PublishingSection
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS
 from .checkpoints import number_of, scheduled_checkpoints
-from .initialization import with_terms
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
@@ -111,9 +108,8 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
 
-    If they have one recipe, because they are of one run, the average has it too; else it has the first recorded one, with the
-    terms of all: a licence that restricts the use, or an unknown one where they differ, and whom to credit. results.json
-    has their names.
+    The average has the recipe of the checkpoints if all have the same one, because they are of one run. Otherwise it has
+    the first recorded recipe, and results.json names all checkpoints.
 
     Args:
         names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
@@ -158,29 +154,15 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Writes what holds for the average of checkpoints: their recipe, or the first recorded one with the terms of all.
-
-    The licence is one that restricts the use, if any does; else it is unknown where they differ, or one is not recorded.
-    """
+    """Write the recipe that all checkpoints share, or the first recorded recipe and the names of the checkpoints."""
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
         return
-    records = [readable_record(path) for path in paths]
-    recorded = [record for record in records if record]
+    recorded = [record for record in map(readable_record, paths) if record]
     if not recorded:
         return
-    first, data = recorded[0], recorded[0].data
-    for other in recorded[1:]:
-        data = with_terms(data, other)
-    of_data = dict.fromkeys(data_license(record.data) if record else None for record in records)
-    of_models = dict.fromkeys(record.publishing.license if record else None for record in records)
-    # What one may be published under, another may forbid.
-    agreed = next(iter(of_models)) if len(of_models) == 1 else None
-    restricting = strictest([None, *of_data, *([] if agreed else of_models)])
-    data = dataclasses.replace(data, license=restricting or strictest([*of_data]) or "unknown")
-    first = dataclasses.replace(first, data=data, publishing=PublishingSection(license=agreed))
-    write_whole(output / RECIPE_FILE, first.to_yaml())
+    write_whole(output / RECIPE_FILE, recorded[0].to_yaml())
     content = {"average_of": [_shown(name) for name in names]}
     write_whole(output / RESULTS_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 

@@ -20,13 +20,11 @@ from ..data.tokenizer_training import MASK, for_task
 from ..model.configuration_vaswani import nearest_name
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
-from ..recipe.licenses import strictest
 from ..recipe.loading import readable_record
-from ..recipe.published import is_folder_of_base, last_part, model_license
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, DataSection, TokenizerSection
+from ..recipe.published import is_folder_of_base, last_part
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, TokenizerSection
 from .operations import meta_model
 from .plan import planned_config
-from .processes import say
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TASKS = {"translation": STACKS, "parsing": STACKS, "causal_lm": ("decoder",), "masked_lm": ("encoder",)}
@@ -60,7 +58,7 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         model["init_from"] = recorded["init_from"]
         tokenizer = dataclasses.replace(earlier.tokenizer, bpe_dropout=recipe.tokenizer.bpe_dropout)
         tokenizer = tokenizer if recipe.tokenizer.keep else recipe.tokenizer
-        return dataclasses.replace(recipe, model=model, tokenizer=tokenizer, data=with_terms(recipe.data, earlier))
+        return dataclasses.replace(recipe, model=model, tokenizer=tokenizer)
     begun = _bases_of(recipe)
     model = _with_shapes(recipe, begun)
     pinned = {stack: _pinned(base.name, base.folder) for stack, base in begun.items()}
@@ -73,7 +71,6 @@ def with_base(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     check_recipe(recipe)
     for base in {base.name: base for base in begun.values()}.values():
         _check_tag(recipe, base.folder, base.name)
-        recipe = dataclasses.replace(recipe, data=_with_terms_of(recipe.data, base))
     return recipe
 
 
@@ -166,30 +163,6 @@ def _with_the_tokenizers(begun: dict[str, _Base]) -> _Base:
 
 def _without_mask(vocabulary: dict[str, int]) -> dict[str, int]:
     return {piece: number for piece, number in vocabulary.items() if piece != MASK}
-
-
-def _with_terms_of(data: DataSection, base: _Base) -> DataSection:
-    record = readable_record(recipe_file(base.folder))
-    if record is None:
-        say(f"'{base.name}' has no record of its run that can be read, so that its licence is not known; see its card")
-    found = with_terms(data, record) if record else data
-    if found.license != data.license:
-        say(f"'{base.name}' is under {found.license}, which holds for what is made of it")
-    return found
-
-
-def with_terms(data: DataSection, base: Recipe) -> DataSection:
-    """The sources with what holds for a model that another one is made from: a licence that restricts its use, whom to credit.
-
-    Args:
-        data (DataSection): The sources of the other one.
-        base (Recipe): What the run of the model has recorded.
-    """
-    # Of several licences it is one that restricts the use, or none.
-    restricting = strictest([data.license, model_license(base)])
-    # A run that goes on has both of them already.
-    credits = dict.fromkeys("; ".join(filter(None, (data.attribution, base.data.attribution))).split("; "))
-    return dataclasses.replace(data, license=restricting or data.license, attribution="; ".join(credits) or None)
 
 
 def _pinned(name: str, folder: Path) -> str:

@@ -41,7 +41,7 @@ from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.checks import check_training, check_warmup
-from ..recipe.licenses import check_allowed
+from ..recipe.licenses import check_license
 from ..recipe.schema import TEXT_TASKS, PublishingSection
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
@@ -285,7 +285,7 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
 
 
 def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data, and of the model that it begins with, whose terms come on top.
+    """A recipe with the facts of its data, and of the model that it begins with.
 
     Args:
         recipe (Recipe): The run.
@@ -295,12 +295,12 @@ def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         Recipe: Checked.
 
     Raises:
-        ValueError: If there are no such data or no such model, or these do not allow the licence.
+        ValueError: If there are no such data or no such model, or the data does not allow the licence.
     """
     data = pin_dataset(recipe.data, earlier.data if earlier else None)
     recipe = with_base(dataclasses.replace(recipe, data=data), earlier)
-    # Both may have found a licence.
-    check_allowed(recipe.publishing.license, recipe.data.license)
+    # The card of a dataset on the Hub may state a licence.
+    check_license(recipe.publishing.license, recipe.data.license)
     return recipe
 
 

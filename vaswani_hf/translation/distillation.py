@@ -24,9 +24,7 @@ from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
-from ..recipe.licenses import data_license, strictest
-from ..recipe.loading import readable_record
-from ..recipe.published import last_part, model_license
+from ..recipe.published import last_part
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, Requests, json_line, named, translations_from, with_progress
@@ -120,8 +118,8 @@ def distill(job: DistillationJob) -> str:
     # The file is locked before it is read: what another process writes meanwhile would be lost.
     with output_file(job.output, "free space and go on with `--resume`", resume=job.resume) as file:
         data = pin_dataset(job.recipe.data, _data_of_beginning(job, record))
-        of_data = {"dataset_revision": data.dataset_revision, "license": _license(data, folders)}
-        record |= {name: value for name, value in of_data.items() if value is not None}
+        if data.dataset_revision is not None:
+            record["dataset_revision"] = data.dataset_revision
         data = _seen_in_training(data)
         pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
         done, end = _kept(job, pairs)
@@ -163,13 +161,6 @@ def _prefix_for(teacher: str, folder: Path, job: DistillationJob) -> str:
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{job.languages[0]!r} to {job.languages[1]!r}; take another teacher, or {remedy}."
     )
-
-
-def _license(data: DataSection, teachers: list[Path]) -> str | None:
-    """The licence of the pairs: what the data and all teachers allow; None where that is not known."""
-    records = [readable_record(recipe_file(teacher)) for teacher in teachers]
-    stated = [data_license(data), *(model_license(record) if record else None for record in records)]
-    return strictest(list(dict.fromkeys(stated)))
 
 
 def _seen_in_training(data: DataSection) -> DataSection:
@@ -235,7 +226,7 @@ def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSect
             f"`--resume` continues what `vaswani distill` wrote, but the first line of {job.output} is no record of that; give "
             "another name, or delete the file."
         )
-    revision, _ = (earlier.pop(name, None) for name in ("dataset_revision", "license"))
+    revision = earlier.pop("dataset_revision", None)
     for name in dict.fromkeys([*record, *earlier]):
         before, now = (_words(found.get(name)) for found in (earlier, record))
         if before != now and not (name == "teachers" and _hashes(before) == _hashes(now)):
