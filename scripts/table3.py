@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.operations import NUM_PAPER_GPUS, PAPER_GPUS
-from vaswani_hf.training.plan import plan_run, planned_config
+from vaswani_hf.training.plan import NUM_PAPER_GPUS, PAPER_GPUS, plan_run
+from vaswani_hf.training.planned_model import planned_config
 
 FOLDER = Path(__file__).parents[1] / "configuration" / "table3"
 

@@ -24,8 +24,7 @@ from ..recipe.licenses import strictest
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base, last_part, model_license
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, DataSection, TokenizerSection
-from .operations import meta_model
-from .plan import planned_config
+from .planned_model import planned_config, planned_model
 from .processes import say
 
 _TABLE = "embed_tokens.weight"
@@ -401,4 +400,4 @@ def check_frozen(recipe: Recipe) -> None:
     Args:
         recipe (Recipe): The run.
     """
-    frozen_weights(meta_model(planned_config(recipe), recipe.task), recipe.training.frozen)
+    frozen_weights(planned_model(planned_config(recipe), recipe.task), recipe.training.frozen)
