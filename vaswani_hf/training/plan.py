@@ -79,10 +79,13 @@ def plan_run(
     length = min(mean_length or MEAN_LENGTH, longest)
     steps = training.max_steps
 
-    on_accelerator = _batch_cost(config, training, recipe.task, length)
+    on_accelerator = batch_cost(config, training, recipe.task, length)
     largest = largest_part(training, config.d_model)
-    on_processor = _batch_cost(config, training, recipe.task, length, on_accelerator=False, largest_part=largest)
-    flops = _flops(config, recipe, length, on_accelerator)
+    on_processor = batch_cost(config, training, recipe.task, length, on_accelerator=False, largest_part=largest)
+    of_longest = batch_cost(config, training, recipe.task, longest)
+    flops = planned_flops(config, recipe, length, on_accelerator)
+    flops["max_length"] = longest
+    flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
 
     source_tokens = target_tokens = hours = None
     if steps is not None:
@@ -127,15 +130,7 @@ def _refuse_what_is_not_planned(recipe: Recipe, config: VaswaniConfig) -> None:
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """The number of parameters; a tied parameter counts once.
-
-    Args:
-        model (PreTrainedModel): The model, on any device.
-
-    Returns:
-        dict: `total`; `embeddings`, which includes learned positions and the output projection; and for each of `encoder`
-        and `decoder` that the model has a dict with its `total`, `attention`, `feed_forward` and `norms`.
-    """
+    """The numbers of parameters by stack and part; a tied parameter counts once, learned positions count as embeddings."""
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -152,7 +147,7 @@ def parameters_by_part(model: Any) -> dict[str, Any]:
     return {"total": total, "embeddings": embeddings, **of_model}
 
 
-def _batch_cost(
+def batch_cost(
     config: VaswaniConfig,
     training: TrainingSection,
     task: str,
@@ -183,28 +178,31 @@ def _batch_cost(
     )
 
 
-def _flops(config: VaswaniConfig, recipe: Recipe, length: int, cost: StepCost) -> dict[str, Any]:
-    training, longest = recipe.training, recipe.data.max_length
-    of_longest = _batch_cost(config, training, recipe.task, longest)
+def planned_flops(config: VaswaniConfig, recipe: Recipe, length: int, cost: StepCost) -> dict[str, Any]:
+    """The operations of a step and of the run, counted and by the paper's method; `cost` is that of a batch of this length."""
+    training = recipe.training
     in_paper = cost
     if training.gradient_checkpointing:
         # The paper's training computed no layer twice.
-        in_paper = _batch_cost(config, replace(training, gradient_checkpointing=False), recipe.task, length)
+        in_paper = batch_cost(config, replace(training, gradient_checkpointing=False), recipe.task, length)
 
-    def of_step(of_batch: StepCost) -> int:
-        return training.gradient_accumulation_steps * of_batch.batch_flops + of_batch.optimizer_flops
-
-    def with_run(step: float) -> dict[str, float | None]:
-        return {"step": step, "run": None if training.max_steps is None else training.max_steps * step}
-
-    seconds = paper_seconds(of_step(in_paper), length)
+    seconds = paper_seconds(_step_flops(in_paper, training), length)
     return {
         "mean_length": length,
-        "max_length": longest,
-        "counted": with_run(of_step(cost)),
-        "counted_at_max_length": with_run(of_step(of_longest)),
-        "paper": {"seconds_of_a_step": seconds, **with_run(seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"])},
+        "counted": _with_run(_step_flops(cost, training), training),
+        "paper": {
+            "seconds_of_a_step": seconds,
+            **_with_run(seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"], training),
+        },
     }
+
+
+def _step_flops(cost: StepCost, training: TrainingSection) -> int:
+    return training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
+
+
+def _with_run(step: float, training: TrainingSection) -> dict[str, float | None]:
+    return {"step": step, "run": None if training.max_steps is None else training.max_steps * step}
 
 
 def _memory(cost: StepCost, training: TrainingSection) -> dict[str, Any]:
@@ -217,17 +215,10 @@ def _memory(cost: StepCost, training: TrainingSection) -> dict[str, Any]:
 
 
 def paper_seconds(flops: float, length: int) -> float:
-    """The seconds of a step on the paper's eight P100, by the seconds that the paper gives for its base and big model.
+    """The seconds of a step with these counted operations on the paper's eight P100: 0.4 for base, 1.0 for big (Section 5.2).
 
-    The reference is the model with the more similar number of operations. The step is assumed to reach as many operations
-    per second as the reference.
-
-    Args:
-        flops (float): The counted operations of the step.
-        length (int): The length of the sentences that were counted (tokens).
-
-    Returns:
-        float: 0.4 for the base model, 1.0 for the big model (Section 5.2).
+    The step is assumed to reach as many operations per second as the one of these two models whose number of operations is
+    nearer. `length` is the length of the sentences that were counted (tokens).
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -237,23 +228,13 @@ def paper_seconds(flops: float, length: int) -> float:
 def _paper_steps(length: int) -> list[tuple[int, float]]:
     """The counted operations and the seconds of a step of the paper's models."""
     return [
-        (_batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, "translation", length).batch_flops, seconds)
+        (batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, "translation", length).batch_flops, seconds)
         for shape, seconds in _PAPER_STEPS
     ]
 
 
 def gpu_rate(name: str) -> float:
-    """The sustained rate of a GPU that the paper gives (FLOPs per second).
-
-    Args:
-        name (str): K80, K40, M40 or P100, in any case.
-
-    Returns:
-        float: Footnote 5.
-
-    Raises:
-        ValueError: If the paper does not give it.
-    """
+    """The sustained FLOPs per second of a GPU (footnote 5), named in any case; a ValueError if the paper gives none."""
     if name.upper() not in PAPER_GPUS:
         raise ValueError(
             f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
@@ -264,14 +245,7 @@ def gpu_rate(name: str) -> float:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """A plan for people.
-
-    Args:
-        plan (dict): The plan of `plan_run`.
-
-    Returns:
-        str: Lines.
-    """
+    """The lines of a plan of `plan_run`, for people."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
@@ -316,10 +290,12 @@ def _flops_lines(plan: dict[str, Any]) -> list[str]:
 def _memory_lines(plan: dict[str, Any]) -> list[str]:
     lines = []
     for device, memory in plan["memory"].items():
+        sides = (memory["source_positions"], memory["target_positions"])
+        positions = " + ".join(f"{side:,}" for side in sides if side)
         parts = ", ".join(f"{part} {memory[part] / _GIB:.2f}" for part in _MEMORY_PARTS)
         lines.append(
             f"GiB, {device:<12} {memory['peak'] / _GIB:>15.2f}  at the peak of a step in {memory['dtype']}, "
-            f"{memory['source_positions']:,} + {memory['target_positions']:,} positions at once: {parts}"
+            f"{positions} positions at once: {parts}"
         )
     return lines
 

@@ -16,12 +16,8 @@ PARSER_SYMBOLS = 76
 def planned_config(recipe: Recipe) -> VaswaniConfig:
     """The config of the model that a recipe will train, as far as the config is known without the tokenizers.
 
-    Args:
-        recipe (Recipe): The size of the vocabulary is `tokenizer.vocab_size`, although a small corpus may give fewer
-            classes. A parser has the symbols of the Wall Street Journal.
-
-    Returns:
-        VaswaniConfig: The shape.
+    The vocabulary has `tokenizer.vocab_size` classes, although a small corpus may give fewer. A parser has the symbols of
+    the Wall Street Journal.
     """
     tokenizer = recipe.tokenizer
     target_size = PARSER_SYMBOLS if recipe.task == "parsing" else tokenizer.target_vocab_size
@@ -34,14 +30,6 @@ def planned_config(recipe: Recipe) -> VaswaniConfig:
 
 
 def planned_model(config: VaswaniConfig, task: str = "translation") -> Any:
-    """A model on the meta device, without memory for its weights.
-
-    Args:
-        config (VaswaniConfig): The shape of the model.
-        task (str): The task of the recipe, which decides the class of the model.
-
-    Returns:
-        PreTrainedModel: The model, with tied weights.
-    """
+    """A model of the class of a task on the meta device, without memory for its weights, which are tied."""
     with torch.device("meta"):
         return CLASSES_OF_TASKS[task](config)

@@ -36,30 +36,25 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class StepCost:
-    """The cost of a training step with one batch.
+    """The cost of a training step with one batch; memory is in bytes."""
 
-    Attributes:
-        source_positions (int): Source tokens of the batch.
-        target_positions (int): Target tokens of the batch.
-        batch_flops (int): Forward and backward pass of the batch.
-        optimizer_flops (int): The products of the optimizer; 0 for Adam.
-        weights (int): Bytes of the weights and of their moving average.
-        gradients (int): Bytes of the gradients of the weights.
-        optimizer (int): Bytes of the optimizer's state.
-        activations (int): Bytes that the layers keep for the backward pass, copies of weights in bfloat16 included.
-        loss (int): Bytes that the loss adds to them at the peak of the forward pass.
-        peak (int): The largest number of bytes at one time, without PyTorch itself and unused memory of an allocator.
-    """
-
+    # Tokens of each side; a language model has no source.
     source_positions: int
     target_positions: int
+    # Forward and backward pass of the batch.
     batch_flops: int
+    # The products of the optimizer; Adam has none.
     optimizer_flops: int
+    # With their moving average.
     weights: int
     gradients: int
+    # The optimizer's state.
     optimizer: int
+    # What the layers keep for the backward pass, with copies of weights in bfloat16.
     activations: int
+    # What the loss needs in addition to the activations.
     loss: int
+    # The most memory at one time, without PyTorch itself and unused memory of an allocator.
     peak: int
 
 
@@ -157,7 +152,7 @@ def step_cost(
         del average
     activations = after_layers[-1] - before
     return StepCost(
-        source_positions=source.numel(),
+        source_positions=source.numel() if model.config.is_encoder_decoder else 0,
         target_positions=rows * target_length,
         batch_flops=batch_flops,
         optimizer_flops=optimizer_flops,
@@ -205,7 +200,7 @@ class _Counter(TorchDispatchMode):
         return results
 
     def _add(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
+        key = id(storage)
         if key in self._known:
             return
         size = storage.nbytes()
