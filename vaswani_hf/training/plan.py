@@ -234,7 +234,11 @@ def _paper_steps(length: int) -> list[tuple[int, float]]:
 
 
 def gpu_rate(name: str) -> float:
-    """The sustained FLOPs per second of a GPU (footnote 5), named in any case; a ValueError if the paper gives none."""
+    """The sustained FLOPs per second of a GPU, named in any case (footnote 5).
+
+    Raises:
+        ValueError: If the paper does not give it.
+    """
     if name.upper() not in PAPER_GPUS:
         raise ValueError(
             f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
