@@ -5,12 +5,20 @@ Run `python scripts/table3.py`. The rows are the recipes in configuration/table3
 
 import argparse
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.operations import NUM_PAPER_GPUS, PAPER_GPUS
-from vaswani_hf.training.plan import plan_run, planned_config
+from vaswani_hf.training.plan import (
+    MEAN_LENGTH,
+    NUM_PAPER_GPUS,
+    PAPER_GPUS,
+    batch_cost,
+    parameters_by_part,
+    planned_flops,
+)
+from vaswani_hf.training.planned_model import planned_config, planned_model
 
 FOLDER = Path(__file__).parents[1] / "configuration" / "table3"
 
@@ -50,34 +58,39 @@ PAPER = {
 
 
 class PlannedRow(NamedTuple):
-    """A row of the paper, its recipe, and what that is planned to cost."""
+    """A row of the paper, its recipe, and the planned parameters and operations."""
 
     paper: PaperRow
     recipe: Recipe
-    plan: dict[str, Any]
+    parameters: dict[str, Any]
+    flops: dict[str, Any]
 
     @property
     def millions(self) -> float:
         """Parameters."""
-        return self.plan["parameters"]["total"] / 1e6
+        return self.parameters["total"] / 1e6
 
     @property
     def classes(self) -> tuple[float, float] | None:
         """The sizes of the one vocabulary between which the planned parameters round to the paper's."""
         if self.paper.millions is None:
             return None
-        parameters, width = self.plan["parameters"], planned_config(self.recipe).d_model
-        others = parameters["total"] - parameters["embeddings"]
+        width = planned_config(self.recipe).d_model
+        others = self.parameters["total"] - self.parameters["embeddings"]
         low, high = ((self.paper.millions + half) * 1e6 - others for half in (-0.5, 0.5))
         return low / width, high / width
 
 
+@cache
 def planned_rows() -> dict[str, PlannedRow]:
     """All rows, by the names of their recipes."""
     rows = {}
     for name, paper in PAPER.items():
         recipe = load_recipe(FOLDER / f"{name}.yaml")
-        rows[name] = PlannedRow(paper, recipe, plan_run(recipe))
+        config = planned_config(recipe)
+        cost = batch_cost(config, recipe.training, recipe.task, MEAN_LENGTH)
+        flops = planned_flops(config, recipe, MEAN_LENGTH, cost)
+        rows[name] = PlannedRow(paper, recipe, parameters_by_part(planned_model(config)), flops)
     return rows
 
 
@@ -96,7 +109,7 @@ def table(rows: dict[str, PlannedRow]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows.values():
-        paper, classes, flops = row.paper, row.classes, row.plan["flops"]
+        paper, classes, flops = row.paper, row.classes, row.flops
         cells = [
             paper.label,
             f"{row.millions:.1f}",
@@ -130,7 +143,7 @@ def differences(rows: dict[str, PlannedRow]) -> list[str]:
     return [
         f"- Parameters: the paper has {min(more):.1f} to {max(more):.1f} million more than the plan in every row but big, as if one "
         f"vocabulary of {low:,.0f} to {high:,.0f} classes stood behind all of them; Section 5.1 says about "
-        f"{base.plan['vocab_size']:,}, with which the plan is made.",
+        f"{base.recipe.tokenizer.vocab_size:,}, with which the plan is made.",
         f"- Parameters of big: {big.millions - (big.paper.millions or 0):.1f} million more here than in the paper, whose number has "
         f"room for {of_big[0]:,.0f} to {of_big[1]:,.0f} classes. No one vocabulary gives it together with the others, and the "
         "paper does not say how it counts.",
@@ -141,7 +154,7 @@ def differences(rows: dict[str, PlannedRow]) -> list[str]:
 
 
 def _cost(row: PlannedRow, hours: int) -> str:
-    flops, steps = row.plan["flops"], row.plan["steps"]
+    flops, steps = row.flops, row.recipe.training.max_steps
     seconds, gpus = flops["paper"]["seconds_of_a_step"], NUM_PAPER_GPUS * PAPER_GPUS["P100"]
     return (
         f"- Cost of {row.paper.label}: the paper's {row.paper.flops:.1e} is {hours} hours, {hours * 3600 * gpus:.2e}; its {steps:,} "

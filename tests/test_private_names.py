@@ -46,6 +46,16 @@ PRIVATE = {
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
     "torch.utils._pytree": "_pytree",
+    # Dispatch modes and fake tensors are documented, but their modules have private names. The other names are attention
+    # kernels that `scaled_dot_product_attention` chooses from.
+    "torch._subclasses.fake_tensor": "_subclasses",
+    "torch.utils.flop_counter": """
+        _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+        _scaled_dot_product_flash_attention_backward
+    """,
+    "torch._meta_registrations": """
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+    """,
 }
 # Names without an underscore, in modules that are the inside of a library or that no documentation promises.
 INSIDES = {

@@ -149,7 +149,7 @@ def chunked_cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     states, labels = hidden_states.flatten(0, -2), labels.flatten()
     valid, divisor = labels != IGNORED_LABEL, _divisor(labels, num_items)
-    if is_waited_for(states):
+    if is_waited_for(states) or is_tracing(states):
         states, labels = states.masked_fill(~valid[:, None], 0.0), labels.clamp(min=0)
     else:
         # Projecting padding would be wasted work.

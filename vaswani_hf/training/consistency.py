@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import is_tracing
 
 from ..model.loss_vaswani import IGNORED_LABEL, rows_per_chunk
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.window_vaswani import is_waited_for
+from ..recipe.schema import TrainingSection
 
 
 @dataclass
@@ -90,13 +93,29 @@ class Consistency:
 
     def _divergence(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         valid = (labels != IGNORED_LABEL).flatten()
-        first, second = (half.flatten(0, -2)[valid] for half in states.chunk(2))
+        first, second = (half.flatten(0, -2) for half in states.chunk(2))
+        if is_waited_for(states) or is_tracing(states):
+            # Two states of zeros have no divergence and give no gradient. Counting the tokens would force a synchronisation.
+            first, second = (half.masked_fill(~valid[:, None], 0.0) for half in (first, second))
+        else:
+            first, second = first[valid], second[valid]
         smoothing = self.model.config.label_smoothing
         excluded = self.model.excluded_class(smoothing, labels)
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         is_symmetric = self.cut_rate is None
         return _ChunkedDivergence.apply(first, second, self.model.lm_head.weight, excluded, is_symmetric, dtype)
+
+
+def consistency_of(
+    model: VaswaniForSeq2SeqLM, training: TrainingSection, autocast: Callable[[], AbstractContextManager]
+) -> Consistency | None:
+    """The regulariser that a recipe asks for; None if it asks for none."""
+    if training.simcut_alpha:
+        return Consistency(model, training.simcut_alpha, training.simcut_p, autocast)
+    if training.r_drop_alpha:
+        return Consistency(model, training.r_drop_alpha, autocast=autocast)
+    return None
 
 
 class _ChunkedDivergence(torch.autograd.Function):

@@ -23,8 +23,8 @@ from ..recipe.checks import check_recipe
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base, last_part
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, TokenizerSection
-from .operations import meta_model
-from .plan import planned_config
+from .planned_model import planned_config, planned_model
+from .processes import say
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TASKS = {"translation": STACKS, "parsing": STACKS, "causal_lm": ("decoder",), "masked_lm": ("encoder",)}
@@ -374,4 +374,4 @@ def check_frozen(recipe: Recipe) -> None:
     Args:
         recipe (Recipe): The run.
     """
-    frozen_weights(meta_model(planned_config(recipe), recipe.task), recipe.training.frozen)
+    frozen_weights(planned_model(planned_config(recipe), recipe.task), recipe.training.frozen)

@@ -1,71 +1,49 @@
 """What a run will cost, before anything is read or downloaded: parameters, operations, memory, tokens, hours.
 
-Operations are counted in operations.py, the memory in step_memory.py.
+step_cost.py counts operations and memory: it runs the training step of the real model without data. The paper has another
+method for operations (Section 5.2, Table 2): it multiplies the time of its training by the number of its GPUs and by "an
+estimate of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
+larger than the counted operations because no training reaches that capacity.
 """
 
+import math
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from torch import nn
-
-from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..recipe.schema import TEXT_TASKS, Recipe, TrainingSection
-from .operations import NUM_PAPER_GPUS, PAPER_GPUS, gpu_rate, meta_model, muon_flops, paper_seconds, step_flops
-from .optimizer import muon_matrices
-from .step_memory import StepSettings, step_memory
-from .trainer import NUMBERS_OF_A_PART
+from .planned_model import planned_config, planned_model
+from .step_cost import StepCost, step_cost
+from .trainer import largest_part
 
-# An assumption (tokens). Attention has a small share of the operations at such lengths, and a plan gives them for
-# `data.max_length` too, which no corpus reaches.
+# An assumption (tokens). Attention has a small share of the operations at such lengths. A plan also gives the operations
+# at `data.max_length`, which few sentences of a corpus reach.
 MEAN_LENGTH = 32
-# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent, 4 special tokens.
-PARSER_SYMBOLS = 76
+# A plan runs every layer, about 50 ms for an encoder layer and a decoder layer.
+MAX_LAYERS = 200
+# Sustained FLOPs per second (footnote 5), and the number of P100 that trained each model (Section 5.2).
+PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+NUM_PAPER_GPUS = 8
+# Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
+_PAPER_TRAINING = TrainingSection(bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
+# Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
+_PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
+    ({}, 0.4),
+    (
+        {
+            "d_model": 1024,
+            "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "decoder_ffn_dim": 4096,
+        },
+        1.0,
+    ),
+)
 _GIB = 2**30
+_MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
 _PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
-
-
-def planned_config(recipe: Recipe) -> VaswaniConfig:
-    """The config of the model that a recipe will train, as far as it is known without the tokenizers.
-
-    Args:
-        recipe (Recipe): Its `tokenizer.vocab_size` is taken for the size of the vocabulary, which a small corpus may not fill; the
-            trees of a parser are taken for those of the Wall Street Journal.
-
-    Returns:
-        VaswaniConfig: The shape.
-    """
-    tokenizer = recipe.tokenizer
-    target_size = PARSER_SYMBOLS if recipe.task == "parsing" else tokenizer.target_vocab_size
-    return VaswaniConfig(
-        **{name: value for name, value in recipe.model.items() if name != "init_from"},
-        vocab_size=tokenizer.vocab_size,
-        decoder_vocab_size=target_size or tokenizer.vocab_size,
-        share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,
-    )
-
-
-def parameters_by_part(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
-    """The number of parameters, tied ones counted once.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): On any device.
-
-    Returns:
-        dict: `total`; `embeddings`, learned positions and the output projection included; and for `encoder` and `decoder` a
-        dict of their `total`, `attention`, `feed_forward` and `norms`.
-    """
-    stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
-    found: dict[str, Any] = {"total": 0, "embeddings": 0, **stacks}
-    for name, parameter in model.named_parameters():
-        found["total"] += parameter.numel()
-        part = next((part for piece, part in _PARTS.items() if piece in name), None)
-        if part is None:
-            found["embeddings"] += parameter.numel()
-            continue
-        stack = stacks["encoder" if name.startswith("model.encoder.") else "decoder"]
-        stack["total"] += parameter.numel()
-        stack[part] += parameter.numel()
-    return found
 
 
 def plan_run(
@@ -75,21 +53,23 @@ def plan_run(
     tokens_per_second: float | None = None,
     mean_length: int | None = None,
 ) -> dict[str, Any]:
-    """What a run of one process will cost; several with an eighth of the batch each, say, compute the same together.
+    """What a run of one process will cost; several processes with a share of each batch compute the same together.
 
     Args:
-        recipe (Recipe): The run; nothing that it names is read.
-        hardware (str, optional): One of the paper's GPUs, of which it had eight, for the hours.
+        recipe (Recipe): The run; no file that the recipe names is read.
+        hardware (str, optional): One of the paper's GPUs, for the hours on eight of them.
         tokens_per_second (float, optional): A measured rate for the hours: target tokens per second, as a run shows them.
         mean_length (int, optional): The assumed mean length of a sentence (tokens); `MEAN_LENGTH` by default.
 
     Returns:
-        dict: What `plan_as_text` prints. What follows from the number of steps is None where the recipe counts epochs.
+        dict: The numbers that `plan_as_text` prints. Numbers that follow from the number of steps are None if the recipe
+        counts epochs.
 
     Raises:
-        ValueError: If the rate of the hardware is not known, a number is not positive, or the recipe has what no plan counts.
+        ValueError: If the rate of the hardware is not known, a number is not positive, or the model cannot be planned.
     """
-    _refuse_what_is_not_planned(recipe)
+    config = planned_config(recipe)
+    _refuse_what_is_not_planned(recipe, config)
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     rate = None if hardware is None else gpu_rate(hardware)
@@ -97,119 +77,188 @@ def plan_run(
     if mean_length is not None and mean_length > longest:
         raise ValueError(f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}.")
     length = min(mean_length or MEAN_LENGTH, longest)
-    model, steps = meta_model(planned_config(recipe)), training.max_steps
-    flops = _flops(recipe, model, length)
-    batches, hours = training.gradient_accumulation_steps, None
-    if rate is not None and steps is not None:
-        hours = steps * flops["paper"]["step"] / (NUM_PAPER_GPUS * rate) / 3600
-    elif tokens_per_second is not None and steps is not None:
-        hours = steps * batches * training.target_tokens_per_batch / tokens_per_second / 3600
+    steps = training.max_steps
+
+    on_accelerator = batch_cost(config, training, recipe.task, length)
+    largest = largest_part(training, config.d_model)
+    on_processor = batch_cost(config, training, recipe.task, length, on_accelerator=False, largest_part=largest)
+    of_longest = batch_cost(config, training, recipe.task, longest)
+    flops = planned_flops(config, recipe, length, on_accelerator)
+    flops["max_length"] = longest
+    flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
+
+    source_tokens = target_tokens = hours = None
+    if steps is not None:
+        batches = steps * training.gradient_accumulation_steps
+        source_tokens = batches * training.source_tokens_per_batch
+        target_tokens = batches * training.target_tokens_per_batch
+        if rate is not None:
+            hours = steps * flops["paper"]["step"] / (NUM_PAPER_GPUS * rate) / 3600
+        elif tokens_per_second is not None:
+            hours = target_tokens / tokens_per_second / 3600
     return {
-        "vocab_size": model.config.vocab_size,
-        "decoder_vocab_size": model.config.decoder_vocab_size,
-        "parameters": parameters_by_part(model),
+        "vocab_size": config.vocab_size,
+        "decoder_vocab_size": config.decoder_vocab_size,
+        "parameters": parameters_by_part(planned_model(config, recipe.task)),
         "steps": steps,
         "num_train_epochs": training.num_train_epochs,
-        "source_tokens": None if steps is None else steps * batches * training.source_tokens_per_batch,
-        "target_tokens": None if steps is None else steps * batches * training.target_tokens_per_batch,
+        "source_tokens": None if recipe.task in TEXT_TASKS else source_tokens,
+        "target_tokens": target_tokens,
         "flops": flops,
-        "memory": _memory(recipe, model, length),
+        "memory": {
+            "accelerator": _memory(on_accelerator, training),
+            "processor": _memory(on_processor, training),
+        },
         "hardware": None if hardware is None else f"{NUM_PAPER_GPUS} x {hardware.upper()}",
         "tokens_per_second": tokens_per_second,
         "hours": hours,
     }
 
 
-def _refuse_what_is_not_planned(recipe: Recipe) -> None:
-    if recipe.task in TEXT_TASKS:
-        raise ValueError(
-            f"`vaswani plan` counts an encoder and a decoder, but the recipe has `task: {recipe.task}`, a model of one of them."
-        )
+def _refuse_what_is_not_planned(recipe: Recipe, config: VaswaniConfig) -> None:
     if name := recipe.model.get("init_from"):
         raise ValueError(
             f"`model.init_from: {name}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
             "fields of that model."
         )
-    if frozen := recipe.training.frozen:
+    layers = config.encoder_layers + config.decoder_layers
+    if layers > MAX_LAYERS:
         raise ValueError(
-            f"`training.frozen: {', '.join(frozen)}` is counted by no plan; leave it out with `--frozen []`, for a plan of the run "
-            "in which all is trained."
+            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks together, but the model "
+            f"has {layers:,}; plan a smaller number of layers."
         )
 
 
-def _second_pass(training: TrainingSection) -> str | None:
-    return "simcut" if training.simcut_alpha else "r_drop" if training.r_drop_alpha else None
+def parameters_by_part(model: Any) -> dict[str, Any]:
+    """The numbers of parameters by stack and part; a tied parameter counts once, learned positions count as embeddings."""
+    only_stack = getattr(model.config, "stack", None)
+    stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
+    total = embeddings = 0
+    for name, parameter in model.named_parameters():
+        total += parameter.numel()
+        part = next((part for piece, part in _PARTS.items() if piece in name), None)
+        if part is None:
+            embeddings += parameter.numel()
+            continue
+        stack = stacks[only_stack or name.split(".")[1]]
+        stack["total"] += parameter.numel()
+        stack[part] += parameter.numel()
+    of_model = {stack: found for stack, found in stacks.items() if only_stack in (None, stack)}
+    return {"total": total, "embeddings": embeddings, **of_model}
 
 
-def _flops(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str, Any]:
-    training = recipe.training
-    batches, steps, longest = training.gradient_accumulation_steps, training.max_steps, recipe.data.max_length
-    positions = (batches * training.source_tokens_per_batch, batches * training.target_tokens_per_batch)
-    of_optimizer = muon_flops(model) if training.optimizer == "muon" else 0
-    twice, second_pass = training.gradient_checkpointing, _second_pass(training)
-    at_mean, at_most, in_paper = (
-        of_optimizer + step_flops(model, positions, tokens, gradient_checkpointing=again, second_pass=second_pass)
-        # The paper's training computed no layer twice.
-        for tokens, again in ((length, twice), (longest, twice), (length, False))
+def batch_cost(
+    config: VaswaniConfig,
+    training: TrainingSection,
+    task: str,
+    length: int,
+    *,
+    on_accelerator: bool = True,
+    largest_part: int | None = None,
+) -> StepCost:
+    """The cost of a step with a full batch, in which the longer side has sentences of this length (tokens).
+
+    With `largest_part` the batch is computed in parts with at most so many positions on each side.
+    """
+    source = training.source_tokens_per_batch
+    target = training.target_tokens_per_batch
+    if largest_part is not None:
+        source = min(source, largest_part)
+        target = min(target, largest_part)
+    rows = max(1, max(source, target) // length)
+    return step_cost(
+        config,
+        training,
+        task,
+        rows=rows,
+        source_length=min(length, max(1, source // rows)),
+        target_length=min(length, max(1, target // rows)),
+        on_accelerator=on_accelerator,
+        accumulates=largest_part is not None or training.gradient_accumulation_steps > 1,
     )
-    seconds = paper_seconds(in_paper, length)
-    by_paper = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
+
+
+def planned_flops(config: VaswaniConfig, recipe: Recipe, length: int, cost: StepCost) -> dict[str, Any]:
+    """The operations of a step and of the run, counted and by the paper's method; `cost` is that of a batch of this length."""
+    training = recipe.training
+    in_paper = cost
+    if training.gradient_checkpointing:
+        # The paper's training computed no layer twice.
+        in_paper = batch_cost(config, replace(training, gradient_checkpointing=False), recipe.task, length)
+
+    seconds = paper_seconds(_step_flops(in_paper, training), length)
     return {
         "mean_length": length,
-        "max_length": longest,
-        "counted": {"step": at_mean, "run": steps and steps * at_mean},
-        "counted_at_max_length": {"step": at_most, "run": steps and steps * at_most},
-        "paper": {"seconds_of_a_step": seconds, "step": by_paper, "run": steps and steps * by_paper},
+        "counted": _with_run(_step_flops(cost, training), training),
+        "paper": {
+            "seconds_of_a_step": seconds,
+            **_with_run(seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"], training),
+        },
     }
 
 
-def _memory(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str, dict[str, Any]]:
-    """That of one accelerator with whole batches, and of a processor, which computes large ones in parts."""
-    training, config = recipe.training, model.config
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    matrices = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
-    whole = (training.source_tokens_per_batch, training.target_tokens_per_batch)
-    second_pass = _second_pass(training)
-    part = max(recipe.data.max_length, NUMBERS_OF_A_PART // config.d_model // (1 if second_pass is None else 2))
-    parts = whole if training.torch_compile else (min(whole[0], part), min(whole[1], part))
-    found = {}
-    for name, device, positions in (("accelerator", "cuda", whole), ("processor", "cpu", parts)):
-        settings = StepSettings(
-            positions,
-            length,
-            device,
-            bf16=bool(training.bf16),
-            gradient_checkpointing=training.gradient_checkpointing,
-            accumulates=training.gradient_accumulation_steps > 1 or positions != whole,
-            second_pass=second_pass,
-            has_average=training.ema_decay is not None,
-            num_muon=sum(matrix.numel() for matrix in muon_matrices(model)) if training.optimizer == "muon" else 0,
+def _step_flops(cost: StepCost, training: TrainingSection) -> int:
+    return training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
+
+
+def _with_run(step: float, training: TrainingSection) -> dict[str, float | None]:
+    return {"step": step, "run": None if training.max_steps is None else training.max_steps * step}
+
+
+def _memory(cost: StepCost, training: TrainingSection) -> dict[str, Any]:
+    return {
+        "source_positions": cost.source_positions,
+        "target_positions": cost.target_positions,
+        "dtype": "bfloat16" if training.bf16 is True else "float32",
+        **{part: getattr(cost, part) for part in (*_MEMORY_PARTS, "peak")},
+    }
+
+
+def paper_seconds(flops: float, length: int) -> float:
+    """The seconds of a step with these counted operations on the paper's eight P100: 0.4 for base, 1.0 for big (Section 5.2).
+
+    The step is assumed to reach as many operations per second as the one of these two models whose number of operations is
+    nearer. `length` is the length of the sentences that were counted (tokens).
+    """
+    reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
+    return seconds * flops / reference
+
+
+@cache
+def _paper_steps(length: int) -> list[tuple[int, float]]:
+    """The counted operations and the seconds of a step of the paper's models."""
+    return [
+        (batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, "translation", length).batch_flops, seconds)
+        for shape, seconds in _PAPER_STEPS
+    ]
+
+
+def gpu_rate(name: str) -> float:
+    """The sustained FLOPs per second of a GPU, named in any case (footnote 5).
+
+    Raises:
+        ValueError: If the paper does not give it.
+    """
+    if name.upper() not in PAPER_GPUS:
+        raise ValueError(
+            f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
+            f"name is {nearest_name(name.upper(), PAPER_GPUS)}. For other hardware measure a rate, such as the one that the "
+            "lines of a run show, and give it as `--tokens_per_second`."
         )
-        found[name] = {
-            "source_positions": positions[0],
-            "target_positions": positions[1],
-            "dtype": "bfloat16" if training.bf16 else "float32",
-            **step_memory(config, parameters, matrices, settings),
-        }
-    return found
+    return PAPER_GPUS[name.upper()]
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """A plan for people.
-
-    Args:
-        plan (dict): That of `plan_run`.
-
-    Returns:
-        str: Lines.
-    """
-    parameters, sizes = plan["parameters"], {plan["vocab_size"], plan["decoder_vocab_size"]}
-    classes = " and ".join(f"{size:,}" for size in sorted(sizes))
+    """The lines of a plan of `plan_run`, for people."""
+    parameters = plan["parameters"]
+    classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
         f"parameters        {parameters['total']:>15,}  with {classes} classes, which a small corpus may not fill",
         f"  embeddings      {parameters['embeddings']:>15,}  with the output projection",
     ]
     for stack in ("encoder", "decoder"):
+        if stack not in parameters:
+            continue
         shares = ", ".join(f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in _PARTS.values())
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
     return "\n".join([*lines, *_length_lines(plan), *_flops_lines(plan), *_memory_lines(plan), *_hours_lines(plan)])
@@ -221,22 +270,23 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
             f"steps                     unknown  `training.num_train_epochs` = {plan['num_train_epochs']:g} counts epochs of a "
             "corpus that is not read; with `training.max_steps` steps, tokens and hours are known"
         ]
-    return [
-        f"steps             {plan['steps']:>15,}",
-        f"source tokens     {plan['source_tokens']:>15,}  at most: positions, padding included",
-        f"target tokens     {plan['target_tokens']:>15,}",
-    ]
+    lines = [f"steps             {plan['steps']:>15,}"]
+    for side in ("source", "target"):
+        # A language model has no source.
+        if plan[f"{side}_tokens"] is not None:
+            lines.append(f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included")
+    return lines
 
 
 def _flops_lines(plan: dict[str, Any]) -> list[str]:
-    flops, unit = plan["flops"], "step" if plan["steps"] is None else "run"
-    counted, at_most, paper = (flops[name] for name in ("counted", "counted_at_max_length", "paper"))
+    flops = plan["flops"]
+    unit = "step" if plan["steps"] is None else "run"
     steps = "" if plan["steps"] is None else f"{plan['steps']:,} steps x "
-    seconds = paper["seconds_of_a_step"]
+    counted, at_most, paper = (flops[name][unit] for name in ("counted", "counted_at_max_length", "paper"))
     return [
-        f"FLOPs of a {unit:<4}   {counted[unit]:>15.2e}  products, forward and backward, in sentences of {flops['mean_length']} "
-        f"tokens (assumed); {at_most[unit]:.2e} in ones of `data.max_length` = {flops['max_length']}",
-        f"  by the paper    {paper[unit]:>15.2e}  {steps}{seconds:.3g} s x {NUM_PAPER_GPUS} GPUs x "
+        f"FLOPs of a {unit:<4}   {counted:>15.2e}  products, forward and backward, in sentences of {flops['mean_length']} "
+        f"tokens (assumed); {at_most:.2e} in ones of `data.max_length` = {flops['max_length']}",
+        f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x {NUM_PAPER_GPUS} GPUs x "
         f"{PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the paper's",
     ]
 
@@ -244,13 +294,12 @@ def _flops_lines(plan: dict[str, Any]) -> list[str]:
 def _memory_lines(plan: dict[str, Any]) -> list[str]:
     lines = []
     for device, memory in plan["memory"].items():
-        parts = ", ".join(
-            f"{part} {memory[part] / _GIB:.2f}"
-            for part in ("weights", "gradients", "optimizer", "activations", "loss")
-        )
+        sides = (memory["source_positions"], memory["target_positions"])
+        positions = " + ".join(f"{side:,}" for side in sides if side)
+        parts = ", ".join(f"{part} {memory[part] / _GIB:.2f}" for part in _MEMORY_PARTS)
         lines.append(
             f"GiB, {device:<12} {memory['peak'] / _GIB:>15.2f}  at the peak of a step in {memory['dtype']}, "
-            f"{memory['source_positions']:,} + {memory['target_positions']:,} positions at once: {parts}"
+            f"{positions} positions at once: {parts}"
         )
     return lines
 

@@ -39,7 +39,7 @@ from .checkpoints import (
     refuse_vanished,
     rotate_checkpoints,
 )
-from .consistency import Consistency
+from .consistency import consistency_of
 from .moving_average import MovingAverage
 from .optimizer import muon_and_adamw
 from .processes import Processes
@@ -54,6 +54,22 @@ NUMBERS_OF_A_PART = 2**19
 
 class DivergedRunError(Exception):
     """The loss or the gradient became infinite or no number at all, or exploded; the message says where and what to try."""
+
+
+def largest_part(training: TrainingSection, d_model: int) -> int | None:
+    """The most positions on each side that one processor computes at once; None if it computes whole batches.
+
+    Args:
+        training (TrainingSection): The batches.
+        d_model (int): The width of the model.
+    """
+    positions = NUMBERS_OF_A_PART // d_model
+    if training.simcut_alpha or training.r_drop_alpha:
+        # Two passes are computed at once.
+        positions //= 2
+    is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
+    # Parts would give a compiled model more shapes.
+    return positions if is_large and not training.torch_compile else None
 
 
 def _own_generator() -> torch.Generator:
@@ -110,7 +126,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         if training.num_train_epochs is not None and self.train_batches.batches_per_epoch is not None:
             batches = training.num_train_epochs * self.train_batches.batches_per_epoch
             self.args.max_steps = max(1, round(batches / self.batches_per_step))
-        self.consistency = self._consistency()
+        self.consistency = consistency_of(self.model, training, self.accelerator.autocast)
         self.moving_average: MovingAverage | None = None
         if training.ema_decay is not None:
             self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -125,26 +141,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
-    def _consistency(self) -> Consistency | None:
-        training = self.training
-        if training.simcut_alpha:
-            return Consistency(self.model, training.simcut_alpha, training.simcut_p, self.accelerator.autocast)
-        if training.r_drop_alpha:
-            return Consistency(self.model, training.r_drop_alpha, autocast=self.accelerator.autocast)
-        return None
-
     @property
     def positions_of_a_part(self) -> int | None:
-        """The most positions a side that are computed at once; None if whole batches are.
+        """The most positions on each side that are computed at once; None if whole batches are.
 
-        Several processes would reduce the gradients of each part, and compilation would meet more shapes.
+        Several processes would reduce the gradients of each part.
         """
-        training, positions = self.training, NUMBERS_OF_A_PART // self.model.config.d_model
-        # Two passes are computed at once.
-        positions //= 2 if self.consistency is not None else 1
         on_one_processor = self.args.world_size == 1 and self.args.device.type == "cpu"
-        is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-        return positions if on_one_processor and is_large and not training.torch_compile else None
+        return largest_part(self.training, self.model.config.d_model) if on_one_processor else None
 
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         training, pairs = self.training, self.corpus.train

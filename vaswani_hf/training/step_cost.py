@@ -1,0 +1,247 @@
+"""The cost of a training step: the real step runs on fake tensors, which have shapes, dtypes and devices but no data.
+
+The step is forward pass, loss, backward pass and optimizer, with the second pass of a regulariser, gradient checkpointing,
+autocast and the moving average if the recipe has them. `FlopCounterMode` counts the floating-point operations. A dispatch
+mode sums the sizes of all living storages. Fake tensors are tensors of the meta device that report another device;
+https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html describes them. They report the CPU here because a
+build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+"""
+
+import contextlib
+import copy
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from ..model import loss_vaswani
+from ..model.configuration_vaswani import VaswaniConfig
+from ..recipe.schema import TrainingSection
+from .consistency import consistency_of
+from .initialization import frozen_weights
+from .moving_average import MovingAverage
+from .optimizer import muon_and_adamw
+from .planned_model import planned_model
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The cost of a training step with one batch; memory is in bytes."""
+
+    # Tokens of each side; a language model has no source.
+    source_positions: int
+    target_positions: int
+    # Forward and backward pass of the batch.
+    batch_flops: int
+    # The products of the optimizer; Adam has none.
+    optimizer_flops: int
+    # With their moving average.
+    weights: int
+    gradients: int
+    # The optimizer's state.
+    optimizer: int
+    # What the layers keep for the backward pass, with copies of weights in bfloat16.
+    activations: int
+    # What the loss needs in addition to the activations.
+    loss: int
+    # The most memory at one time, without PyTorch itself and unused memory of an allocator.
+    peak: int
+
+
+def step_cost(
+    config: VaswaniConfig,
+    training: TrainingSection,
+    task: str = "translation",
+    *,
+    rows: int,
+    source_length: int,
+    target_length: int,
+    on_accelerator: bool,
+    accumulates: bool = False,
+) -> StepCost:
+    """Runs a training step on fake tensors and counts what it costs.
+
+    The step does not depend on data: sentences have no padding, and the loss has all positions, also those that a masked
+    language model does not predict.
+
+    Args:
+        config (VaswaniConfig): The shape of the model.
+        training (TrainingSection): The optimisation; `bf16` other than True means float32.
+        task (str): The task of the recipe.
+        rows (int): The number of sentences of the batch.
+        source_length (int): The length of each source (tokens).
+        target_length (int): The length of each target (tokens); a language model has targets only.
+        on_accelerator (bool): Use the kernels of a GPU instead of those of a processor.
+        accumulates (bool): The step has gradients of earlier batches when it begins.
+
+    Returns:
+        StepCost: Operations and bytes.
+    """
+    bf16 = training.bf16 is True
+    model = planned_model(copy.deepcopy(config), task).train()
+    # The cache of `generate` has no place in training.
+    model.config.use_cache = False
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(FakeTensorMode())
+        counter = stack.enter_context(_Counter())
+        if on_accelerator:
+            stack.enter_context(_kernels_of_an_accelerator(torch.bfloat16 if bf16 else torch.float32))
+
+        fake_weights = {name: torch.empty(weight.shape) for name, weight in model.named_parameters()}
+        model.load_state_dict(fake_weights, assign=True)
+        model.tie_weights()
+        del fake_weights
+        for weight in frozen_weights(model, training.frozen):
+            weight.requires_grad_(False)
+        average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
+        weights = counter.now
+
+        # An optimizer makes its state in its first step.
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        optimizer: torch.optim.Optimizer
+        if training.optimizer == "muon":
+            optimizer = muon_and_adamw(model, training)
+        else:
+            optimizer = torch.optim.AdamW(trained, fused=True)
+        for weight in trained:
+            weight.grad = torch.zeros_like(weight)
+        gradients = counter.now - weights
+        optimizer.step()
+        optimizer_flops = counter.flops
+        state = counter.now - weights - gradients
+        if not accumulates:
+            optimizer.zero_grad()
+
+        if training.gradient_checkpointing:
+            # transformers 5.23 deprecates the name that earlier ones know.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        source = torch.ones(rows, source_length, dtype=torch.int64)
+        batch = {
+            "input_ids": source,
+            "attention_mask": torch.ones_like(source),
+            "labels": torch.ones(rows, target_length, dtype=torch.int64),
+            "num_items_in_batch": torch.ones((), dtype=torch.int64),
+        }
+        before = counter.now
+        counter.peak = before
+        after_layers: list[int] = []
+        model.base_model.register_forward_hook(lambda *_: after_layers.append(counter.now))
+
+        def autocast() -> torch.autocast:
+            return torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+
+        consistency = consistency_of(model, training, autocast)
+        with autocast():
+            output = model(**batch) if consistency is None else consistency(model, **batch)
+        forward_peak = counter.peak
+        output.loss.backward()
+        batch_flops = counter.flops - optimizer_flops
+        optimizer.step()
+        # The average lives as long as the run.
+        del average
+    activations = after_layers[-1] - before
+    return StepCost(
+        source_positions=source.numel() if model.config.is_encoder_decoder else 0,
+        target_positions=rows * target_length,
+        batch_flops=batch_flops,
+        optimizer_flops=optimizer_flops,
+        weights=weights,
+        gradients=gradients,
+        optimizer=state,
+        activations=activations,
+        loss=forward_peak - before - activations,
+        peak=counter.peak,
+    )
+
+
+# The formulas of `FlopCounterMode`, and those that it lacks: addition in place, and the attention kernel of a processor.
+_FORMULAS = flop_registry | {
+    aten.addmm_: flop_registry[aten.addmm],
+    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        aten._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+class _Counter(TorchDispatchMode):
+    """Counts operations, and the bytes of all living storages; a storage counts once.
+
+    `FlopCounterMode` itself is not used because its hooks keep the tensors that gradient checkpointing computes again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+        self.now = 0
+        self.peak = 0
+        self._known: dict[int, weakref.ref] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        results = func(*args, **kwargs)
+        formula = _FORMULAS.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=results)
+        for result in tree_leaves(results):
+            if isinstance(result, torch.Tensor) and result.device.type != "meta":
+                self._add(result.untyped_storage())
+        return results
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = id(storage)
+        if key in self._known:
+            return
+        size = storage.nbytes()
+
+        def free(_: Any) -> None:
+            del self._known[key]
+            self.now -= size
+
+        self._known[key] = weakref.ref(storage, free)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+@contextlib.contextmanager
+def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
+    """Replaces what differs between a processor and a GPU: attention, dropout and the chunks of the loss.
+
+    The kernels of a GPU keep other tensors for the backward pass. The replacements are patches because
+    `TorchFunctionMode` is not active in the backward pass, where gradient checkpointing computes layers again.
+    """
+
+    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
+        # On a processor the model attends in float32 under autocast, too.
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        bias = attn_mask
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            bias = torch.zeros(attn_mask.shape, dtype=dtype).masked_fill_(~attn_mask, float("-inf"))
+        if bias is not None:
+            bias = bias.expand(*query.shape[:-1], key.shape[-2])
+        kernel = aten._scaled_dot_product_efficient_attention
+        return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
+
+    def dropout(input, p=0.5, training=True, inplace=False):
+        # The mask has one byte for a number.
+        return torch.native_dropout(input, p, training)[0] if training and p else input
+
+    chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}
+    with (
+        mock.patch.object(nn.functional, "scaled_dot_product_attention", attention),
+        mock.patch.object(nn.functional, "dropout", dropout),
+        mock.patch.dict(loss_vaswani.LOGITS_PER_CHUNK, chunks),
+        mock.patch.dict(loss_vaswani.ROWS_PER_CHUNK, clear=True),
+    ):
+        yield
