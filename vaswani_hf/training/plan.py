@@ -178,7 +178,7 @@ def _memory(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str
             positions,
             length,
             device,
-            bf16=bool(training.bf16),
+            bf16=training.bf16 is True,
             gradient_checkpointing=training.gradient_checkpointing,
             accumulates=training.gradient_accumulation_steps > 1 or positions != whole,
             second_pass=second_pass,
@@ -188,7 +188,7 @@ def _memory(recipe: Recipe, model: VaswaniForSeq2SeqLM, length: int) -> dict[str
         found[name] = {
             "source_positions": positions[0],
             "target_positions": positions[1],
-            "dtype": "bfloat16" if training.bf16 else "float32",
+            "dtype": "bfloat16" if training.bf16 is True else "float32",
             **step_memory(config, parameters, matrices, settings),
         }
     return found
