@@ -28,7 +28,7 @@ TRANSFORMERS_SIGNATURES = {"forward", "eager_attention_forward", "_sanitize_para
 
 # A folder imports from lower floors only; what lies beside the folders, from all of them.
 FLOORS = {
-    "version": 0,
+    **{"version": 0, "processor": 0},
     **{"model": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
     **{"evaluation": 5, "parsing": 5, "publish": 5, "convert": 5, "training": 6},
     **{"__init__": 7, "reporting": 7, "cli": 8},

@@ -59,7 +59,7 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         warmup_steps=settings.warmup_steps,
         save_steps=10**6,
         eval_steps=10**6,
-        bf16={"recipe": None, "float32": False, "bfloat16": True}[settings.dtype],
+        bf16={"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
     )
     return Recipe(
         output_dir=str(folder / "vaswani"),

@@ -265,7 +265,7 @@ TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
             "'en'; correct one of them.",
         ),
         (["--max_steps", "true"], "`training.max_steps` must be an integer or null, but is True."),
-        (["--bf16", "1"], "`training.bf16` must be true or false, but is 1."),
+        (["--bf16", "1"], "`training.bf16` must be true or false or 'auto', but is 1."),
         (["--d_model", "-4"], "`d_model` must be a positive integer, but is -4."),
         (["--seed"], "`--seed` needs a value."),
         (["seed", "3"], "Expected `--key value`, but found 'seed' where a key should be."),

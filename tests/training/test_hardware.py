@@ -1,20 +1,22 @@
 """What a run leaves to the machine that it finds."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 from device_waiting import Waiting
 from tiny_runs import same, weights
 
+from vaswani_hf import processor
 from vaswani_hf.model import window_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import described, settled
 from vaswani_hf.training.trainer import VaswaniTrainer
 
-# The recipe of these tests says `bf16: false`.
-AUTO = ["--bf16", "null"]
+CONFIGURATION = Path(__file__).parents[2] / "configuration"
 
 
 @pytest.fixture
@@ -23,25 +25,37 @@ def machine(monkeypatch, set_bfloat16):
 
     def found(device: str, bf16: bool):
         accelerator = None if device == "cpu" else torch.device(device)
+        set_bfloat16(bf16)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: accelerator)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator is not None)
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
-        set_bfloat16(bf16)
 
     return found
+
+
+# The recipe of these tests says `bf16: false`.
+AUTO = ["--bf16", "auto"]
+# The tiny model with the batches of a large one.
+LARGE = [*AUTO, "--source_tokens_per_batch=1000000", "--model.d_model=256", "--model.encoder_ffn_dim=2048"]
+IN_BFLOAT16 = "computing in bfloat16 (to compute in float32: `--bf16 false`)"
+IN_FLOAT32 = "computing in float32 (to compute in bfloat16: `--bf16 true`)"
+WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {})"
 
 
 @pytest.mark.parametrize(
     ("device", "bf16", "words", "means"),
     [
-        ("cpu", False, AUTO, "float32 (no bfloat16 in the hardware of this cpu)"),
-        ("cpu", True, AUTO, "bfloat16 (off by `--bf16 false`)"),
-        ("cpu", True, ["--bf16", "false"], "float32"),
-        ("cuda", True, AUTO, "bfloat16 (off by `--bf16 false`), batches prepared by 2 processes"),
-        ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], "bfloat16 (off by `--bf16 false`)"),
-        ("cuda", True, [*AUTO, "--streaming", "true"], "bfloat16 (off by `--bf16 false`)"),
+        ("cpu", False, LARGE, WITHOUT_HARDWARE.format("cpu")),
+        ("cpu", True, LARGE, IN_BFLOAT16),
+        ("cpu", True, [*LARGE[2:], "--bf16", "false"], IN_FLOAT32),
+        ("cpu", True, AUTO, IN_FLOAT32),
+        ("cpu", True, ["--bf16", "true"], IN_BFLOAT16),
+        ("cpu", False, ["--bf16", "true"], IN_BFLOAT16),
+        ("cuda", True, AUTO, f"{IN_BFLOAT16}, batches prepared by 2 processes"),
+        ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
+        ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         "float32 (no bfloat16 in the hardware of this cuda), compiled (off by `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to leave that out: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip
@@ -49,6 +63,25 @@ def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
     assert described(settled(recipe, None).training, torch.device(device)) == means
+
+
+@pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16", "bf16"])
+@pytest.mark.parametrize(
+    ("recipe", "pays"), [("numbers", False), ("multi30k_en_de", True), ("wmt14/base_en_de", True)]
+)
+def test_bfloat16_is_on_where_the_products_of_a_batch_are_large(machine, monkeypatch, capability, recipe, pays):
+    machine("cpu", True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
+    recipe = load_recipe(CONFIGURATION / f"{recipe}.yaml", needs_data=False)
+    assert settled(recipe, None).training.bf16 is pays
+
+
+def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine):
+    machine("cpu", True)
+    words = ["--vocab_size=2000", "--source_tokens_per_batch=1000000", "--target_tokens_per_batch=1000000"]
+    recipe = load_recipe(CONFIGURATION / "numbers.yaml", words)
+    # 2**19 / 128 positions; 6 operations for each of the 393,216 weights of attention, 262,144 of feed-forward, and the output.
+    assert hardware._flops_at_once(recipe) == 6 * 4096 * (655_360 + 2000 * 128)
 
 
 def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkeypatch, capsys):
@@ -80,7 +113,9 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
 def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     machine("cuda", True)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert settled(load_recipe(run.recipe, AUTO), None).training.bf16 is False
+    training = settled(load_recipe(run.recipe, [*AUTO, "--dataloader_num_workers=0"]), None).training
+    assert training.bf16 is False
+    assert described(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
 
 
 def test_too_many_processes_for_batches_are_refused_before_they_are_started(run, vaswani, tmp_path):
@@ -91,11 +126,18 @@ def test_too_many_processes_for_batches_are_refused_before_they_are_started(run,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, capsys):
+@pytest.fixture
+def pays(monkeypatch):
+    """Let bfloat16 pay for the smallest model."""
+    monkeypatch.setitem(processor._LEAST_FLOPS, "avx512_bf16", 0)
+
+
+def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, pays, capsys):
     machine("cpu", True)
     folder = run("run", *AUTO, "--max_steps", "2", "--save_steps", "2")
-    assert "bfloat16 (off by `--bf16 false`)" in capsys.readouterr().out
+    assert IN_BFLOAT16 in capsys.readouterr().out
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
+    assert json.loads((folder / "results.json").read_text())["training"]["dtype"] == "bfloat16"
     machine("cpu", False)
     run("run", *AUTO, "--max_steps", "4", "--save_steps", "2", "--resume", "true")
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True

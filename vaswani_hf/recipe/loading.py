@@ -306,9 +306,7 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     for option in options:
         if _is_of_type(value, option):
             return float(value) if option is float else value
-    # A switch that the machine decides is left out rather than set to null.
-    named = options if bool not in options else [option for option in options if option is not type(None)]
-    words = " or ".join(_type_words(option) for option in named)
+    words = " or ".join(_type_words(option) for option in options)
     # YAML 1.1 takes the language code "no" for False.
     quotes = "; put it in quotes" if isinstance(value, bool) and str in options else ""
     raise ValueError(f"`{name}` must be {words}, but is {value!r}{quotes}.")

@@ -182,8 +182,9 @@ class TrainingSection:
     ema_decay: float | None = None
     # Names of parts of the model that are not trained, such as `encoder`.
     frozen: list[str] = field(default_factory=list)
-    # null: what is fast and safe on the machine that is found; the run records what it was.
-    bf16: bool | None = None
+    # auto: on if the processor or GPU multiplies bfloat16 and the model and its batches are large enough to gain by it (see
+    # processor.py). The run records what was decided, true or false.
+    bf16: bool | Literal["auto"] = "auto"
     torch_compile: bool = False
     gradient_checkpointing: bool = False
     logging_steps: int = 50

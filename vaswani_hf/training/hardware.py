@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from ..processor import bfloat16_pays, has_bfloat16
 from ..recipe.schema import Recipe, TrainingSection
-from ..translation.precision import has_bfloat16
+from .planned_model import planned_config, planned_model
+from .trainer import NUMBERS_OF_A_PART
 
 # Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
 WORKERS_OF_AN_ACCELERATOR = 2
@@ -17,7 +20,7 @@ WORKERS_OF_A_CORE = 16
 
 
 def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with what it leaves to the machine: bfloat16 where there is hardware for it, processes that prepare batches.
+    """A recipe with what it leaves to the machine: bfloat16 where it pays, processes that prepare batches.
 
     Args:
         recipe (Recipe): The run.
@@ -34,10 +37,10 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
-    if bf16 is None:
-        # With DeepSpeed, which would keep the weights in it, it is refused.
-        fits = has_bfloat16(device) and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true"
-        bf16 = earlier.training.bf16 if earlier and earlier.training.bf16 is not None else fits
+    if bf16 == "auto" and earlier is not None:
+        bf16 = earlier.training.bf16
+    if bf16 == "auto":
+        bf16 = not _uses_deepspeed() and bfloat16_pays(device, _flops_at_once(recipe))
     most = WORKERS_OF_A_CORE * (os.cpu_count() or 1)
     if workers is not None and workers > most:
         raise ValueError(
@@ -48,6 +51,25 @@ def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     return replace(recipe, training=replace(training, bf16=bf16, dataloader_num_workers=workers))
 
 
+def _uses_deepspeed() -> bool:
+    # DeepSpeed would keep the weights in bfloat16, so that it is refused (see sharding.py).
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+
+
+def _flops_at_once(recipe: Recipe) -> float:
+    """The operations in the products of a batch that a processor computes at once, forward and backward.
+
+    A weight of a matrix has 6 per position: a multiplication and an addition, in the forward pass and for both gradients. The
+    vocabulary is taken to be as large as the recipe allows.
+    """
+    training = recipe.training
+    model = planned_model(planned_config(recipe), recipe.task)
+    num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    num_passes = 2 if training.simcut_alpha or training.r_drop_alpha else 1
+    positions = num_passes * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
+    return 6 * num_weights * min(positions, NUMBERS_OF_A_PART // model.config.d_model)
+
+
 def described(training: TrainingSection, device: torch.device) -> str:
     """What a run computes with, for its first lines.
 
@@ -55,11 +77,16 @@ def described(training: TrainingSection, device: torch.device) -> str:
         training (TrainingSection): That of a `settled` recipe.
         device (torch.device): The device of this process.
     """
-    parts = ["bfloat16 (off by `--bf16 false`)" if training.bf16 else "float32"]
-    if not training.bf16 and not has_bfloat16(device):
-        parts = [f"float32 (no bfloat16 in the hardware of this {device.type})"]
+    if training.bf16:
+        parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
+    elif not has_bfloat16(device):
+        parts = [f"computing in float32 (no bfloat16 in the hardware of this {device.type})"]
+    elif _uses_deepspeed():
+        parts = ["computing in float32 (as DeepSpeed needs)"]
+    else:
+        parts = ["computing in float32 (to compute in bfloat16: `--bf16 true`)"]
     if training.torch_compile:
-        parts.append("compiled (off by `--torch_compile false`)")
+        parts.append("compiled (to leave that out: `--torch_compile false`)")
     if workers := training.dataloader_num_workers:
         parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
     return ", ".join(parts)

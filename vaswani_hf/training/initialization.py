@@ -24,7 +24,6 @@ from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base, last_part
 from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, TokenizerSection
 from .planned_model import planned_config, planned_model
-from .processes import say
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TASKS = {"translation": STACKS, "parsing": STACKS, "causal_lm": ("decoder",), "masked_lm": ("encoder",)}

@@ -9,27 +9,27 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from ..recipe.schema import TrainingSection
-from ..translation.precision import has_bfloat16
 
 # Of the weights' momentum, and the coefficients of each of the 5 steps towards singular values of 1 (Jordan et al. 2024).
 MOMENTUM, COEFFICIENTS, NUM_STEPS = 0.95, (3.4445, -4.7750, 2.0315), 5
+# The smaller side from which a matrix is orthogonalized faster in bfloat16 than in float32, measured with AVX512-BF16
+# (scripts/benchmark_bf16.md). AMX, Arm and GPUs were not measured.
+LEAST_SIDE_IN_BFLOAT16 = 128
 
 
-def orthogonalized(matrix: torch.Tensor) -> torch.Tensor:
+def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
     """A matrix with the singular vectors of another one, and singular values near 1, by Newton and Schulz's iteration.
-
-    In bfloat16 where there is hardware for it, as in PyTorch's Muon, else in float32: a processor without takes ten times as
-    long.
 
     Args:
         matrix (torch.Tensor): [rows, columns] float.
+        in_bfloat16 (bool): Compute in bfloat16, as PyTorch's Muon does, instead of float32.
 
     Returns:
         torch.Tensor: The same shape and type.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
-    x = x.to(torch.bfloat16) if has_bfloat16(matrix.device) else x.float()
+    x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
     x = x / x.norm().clamp(min=1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(NUM_STEPS):
@@ -46,9 +46,12 @@ class Muon(Optimizer):
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): The share of a weight that a step at rate 1 takes away.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. It is the decision of the run, `training.bf16`, so that a
+            resumed run computes as before, on another processor too.
     """
 
-    def __init__(self, matrices: list[nn.Parameter], weight_decay: float):
+    def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
+        self.bf16 = bf16
         super().__init__(matrices, {"lr": 1.0, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -60,7 +63,8 @@ class Muon(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(weight.grad)
                 momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - MOMENTUM)
-                step = orthogonalized(weight.grad.lerp(momentum, MOMENTUM))
+                in_bfloat16 = self.bf16 and min(weight.shape) >= LEAST_SIDE_IN_BFLOAT16
+                step = orthogonalized(weight.grad.lerp(momentum, MOMENTUM), in_bfloat16)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(step, alpha=-0.2 * group["lr"] * max(weight.shape) ** 0.5)
 
@@ -71,7 +75,7 @@ class MuonAndAdamW(Optimizer):
     Args:
         matrices (list): The weights [rows, columns] for Muon.
         others (list): All other weights.
-        training (TrainingSection): Adam's numbers, and the decay of the matrices.
+        training (TrainingSection): Adam's numbers, the decay of the matrices, and their precision.
     """
 
     def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], training: TrainingSection):
@@ -80,7 +84,7 @@ class MuonAndAdamW(Optimizer):
         self.parts: list[Optimizer] = []
         # Those of one kind may all be frozen.
         if matrices:
-            self.parts.append(Muon(matrices, training.weight_decay))
+            self.parts.append(Muon(matrices, training.weight_decay, training.bf16 is True))
         if others:
             self.parts.append(AdamW(others, weight_decay=0.0, **adam))
         self._take_parts()

@@ -257,6 +257,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "seed": trainer.args.seed,
+        "dtype": "bfloat16" if trainer.training.bf16 is True else "float32",
         "steps": trainer.state.global_step or trainer.start_step,
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -57,7 +58,7 @@ class DivergedRunError(Exception):
 
 
 def largest_part(training: TrainingSection, d_model: int) -> int | None:
-    """The most positions on each side that one processor computes at once; None if it computes whole batches.
+    """The most positions on each side that a processor computes at once; None if it computes whole batches.
 
     Args:
         training (TrainingSection): The batches.
@@ -70,11 +71,6 @@ def largest_part(training: TrainingSection, d_model: int) -> int | None:
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # Parts would give a compiled model more shapes.
     return positions if is_large and not training.torch_compile else None
-
-
-def _own_generator() -> torch.Generator:
-    # A loader draws a number when it begins, which would change later dropout if it came from PyTorch's own generator.
-    return torch.Generator()
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
@@ -111,6 +107,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.corpus, self.training, self.evaluation = corpus, training, evaluation
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
+        # The batches that this process, or an equal share of the processes before it was resumed, has computed.
+        self.num_batches = self.start_step * training.gradient_accumulation_steps
         # Numbers of the device are read when they are logged, which a GPU need not wait for.
         self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
@@ -145,10 +143,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def positions_of_a_part(self) -> int | None:
         """The most positions on each side that are computed at once; None if whole batches are.
 
-        Several processes would reduce the gradients of each part.
+        It does not depend on the number of processes, because the parts decide the masks of dropout. DeepSpeed would take a
+        step after each part.
         """
-        on_one_processor = self.args.world_size == 1 and self.args.device.type == "cpu"
-        return largest_part(self.training, self.model.config.d_model) if on_one_processor else None
+        if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
+            return None
+        return largest_part(self.training, self.model.config.d_model)
 
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         training, pairs = self.training, self.corpus.train
@@ -171,7 +171,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The endless loader of training batches, which has no length, so that the recipe alone counts epochs."""
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
-            "generator": _own_generator(),
             "pin_memory": torch.cuda.is_available(),
         }
         if isinstance(self.train_batches, EndlessStream):
@@ -223,14 +222,33 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """The loss of one batch, which `take_losses` gives away; a processor computes a large batch in parts."""
+        self._seed_batch()
         step, parts = super().training_step, [inputs]
         # Without the count of all tokens the loss of a part would be a mean of its own.
         if self.positions_of_a_part is not None and num_items_in_batch is not None:
             is_text = not self.model.config.is_encoder_decoder
             parts = cut_into_parts(inputs, self.positions_of_a_part, is_text=is_text)
-        loss = sum(step(model, part, num_items_in_batch) for part in parts)
+        loss = 0.0
+        for part in parts[:-1]:
+            # Processes add up their gradients once, after the last part.
+            with self.accelerator.no_sync(model):
+                loss = loss + step(model, part, num_items_in_batch)
+        loss = loss + step(model, parts[-1], num_items_in_batch)
         self.loss_of_step = self.loss_of_step + loss
         return loss
+
+    def _seed_batch(self) -> None:
+        """Seed PyTorch's generators with the number of the next batch.
+
+        The masks of dropout, and SimCut's, then depend on the batch and not on the process that computes it. Batches are
+        numbered through all epochs and processes, so that any number of processes gives a batch the same number. A resumed run
+        goes on with the numbers of an uninterrupted one.
+        """
+        number = self.num_batches * self.args.world_size + self.args.process_index
+        self.num_batches += 1
+        # PyTorch's generator of the CPU takes 32 bits of a seed.
+        (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
+        torch.manual_seed(int(seed))
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
@@ -265,7 +283,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return DivergedRunError(
             f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
             f"`training.{key}`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
-            f"{' or `training.bf16: false`' if training.bf16 else ''}, in another `--output_dir`."
+            f"{' or `training.bf16: false`' if training.bf16 is True else ''}, in another `--output_dir`."
         )
 
     def _save_checkpoint(self, model, trial) -> None:
@@ -370,7 +388,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # One process may have a batch more than another.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
-            generator=_own_generator(),
         )
 
     def _shares(self, compute: Callable[[], Any]) -> list[Any]:
@@ -424,12 +441,13 @@ def training_arguments(
         recipe gives epochs.
     """
     same_names = """
-        gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon max_grad_norm bf16 torch_compile
+        gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon max_grad_norm torch_compile
         logging_steps eval_steps save_steps
     """.split()
     return Seq2SeqTrainingArguments(
         **{name: getattr(training, name) for name in same_names},
         output_dir=output_dir,
+        bf16=training.bf16 is True,
         max_steps=training.max_steps or 1,
         seed=seed,
         report_to=training.report_to or "none",

@@ -20,8 +20,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # Texts that are translated in both dtypes: a model that bfloat16 is too coarse for shows it in the first few, while
 # near-ties, which differ in a few of a hundred translations of a sound model, seldom come among them.
 NUM_COMPARED = 8
-# What processors call the instructions that multiply bfloat16, AMX, AVX-512 and Arm.
-_CPU_CAPABILITIES = ("amx_bf16", "avx512_bf16", "bf16")
 # Of several threads with one translator the first decides.
 _DECIDING = threading.Lock()
 
@@ -40,28 +38,6 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f'`dtype` must be "float32", "bfloat16", "float16" or "auto", but is {dtype!r}.')
     return DTYPES[dtype]
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """True if a device multiplies bfloat16 in hardware.
-
-    Args:
-        device (torch.device): The device.
-    """
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and any(capability(name) for name in _CPU_CAPABILITIES)
-
-
-def capability(name: str) -> Any:
-    """What the processor can, by PyTorch's name for it; None where PyTorch does not know.
-
-    Args:
-        name (str): Such as "avx512_vnni".
-    """
-    # Older versions do not say.
-    capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
-    return capabilities.get(name)
 
 
 def settle(translator: Any, requests: Sequence[Request], options: TranslationOptions) -> None:

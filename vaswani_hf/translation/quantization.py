@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .precision import capability
+from ..processor import capability
 
 # What may be asked of a weight that is no more than its products: methods of these names, and attributes of other ones.
 _HARMLESS = {"dim", "size", "numel", "is_floating_point", "is_complex", "element_size", "__hash__", "__repr__"}

@@ -26,10 +26,11 @@ from ..model.translator_vaswani import (
     batches_by_length,
     checked_text,
 )
+from ..processor import has_bfloat16
 from .bad_lines import BadLine, attempted, line_by_line, readable
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .ctranslate2_files import VOCABULARIES
-from .precision import checked_dtype, has_bfloat16, settle
+from .precision import checked_dtype, settle
 from .pytorch import PyTorchBackend
 from .quantization import check_quantization, quantize
 from .repetition import is_loop, ngram_size_without_loops
