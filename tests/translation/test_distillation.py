@@ -365,7 +365,7 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
         ),
         (
-            ["--target_language", "en"],
+            ["--target_language", "en", "--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"],
             "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
             "'en'; name one of them otherwise.",
         ),
