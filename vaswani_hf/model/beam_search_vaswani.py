@@ -75,19 +75,59 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
 
 
-class NotFiniteError(ValueError):
-    """The logits of a sentence are NaN or infinite; `sentence` is its number in the batch."""
+class SentenceError(ValueError):
+    """A sentence cannot be translated; `sentence` is its number in the batch, `text` its text if that is known."""
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)
         self.sentence, self.text = sentence, text
 
+    @property
+    def place(self) -> str:
+        """The name of the sentence in a message."""
+        return f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
+
+
+class NotFiniteError(SentenceError):
+    """The logits of a sentence are NaN or infinite."""
+
     def __str__(self) -> str:
-        of = f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         return (
-            f"The model's logits for {of} are NaN or infinite: its weights are damaged, or too large for their dtype; try "
-            "bfloat16 or float32 if that is float16."
+            f"The model's logits for {self.place} are NaN or infinite: its weights are damaged, or too large for their "
+            "dtype; try bfloat16 or float32 if that is float16."
         )
+
+
+class NoTranslationError(SentenceError):
+    """The settings of the search, `settings` in words, forbid every translation of a sentence."""
+
+    def __init__(self, sentence: int, settings: str, text: str | None = None):
+        super().__init__(sentence, text)
+        self.args = (sentence, settings, text)
+        self.settings = settings
+
+    def __str__(self) -> str:
+        return (
+            f"No translation of {self.place} was found, because at some step every token is forbidden by {self.settings}; "
+            "change one of them."
+        )
+
+
+# Settings by which processors of transformers can give tokens the probability 0.
+_FORBIDDING = (
+    "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"
+).split()
+
+
+def forbidding_settings(config: GenerationConfig) -> str:
+    """The settings that forbid tokens, each with its value, in words; those of the caller's own processors if there are none."""
+    values = {name: getattr(config, name, None) for name in _FORBIDDING}
+    if values["min_new_tokens"]:
+        # transformers has made `min_length` from it.
+        del values["min_length"]
+    given = [f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)]
+    return ", ".join(given) or "the given `logits_processor` and `prefix_allowed_tokens_fn`"
 
 
 class BeamSearch:
@@ -110,9 +150,12 @@ class BeamSearch:
         packages = {kind.__module__.partition(".")[0] for kind in kinds} - {"transformers", __name__.partition(".")[0]}
         self.may_leave = not (self.in_lock_step or packages or PrefixConstrainedLogitsProcessor in kinds)
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        # No translation contains the padding class, also if a processor forbids all others.
+        self.excluded: int | None = task.models[0].excluded_class(0.0, None)
         # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
         fills = pad is not None and (config.num_beams == 1 or (int(pad) and self.eos is not None))
         self.fill = int(pad) if fills else -1 if self.eos is None else int(self.eos[0])
+        self.pad = self.fill if pad is None else int(pad)
         self.num_beams = self.num_full = config.num_beams
         self.num_candidates = max(2, 1 + (0 if self.eos is None else len(self.eos))) * self.num_beams
         # The search ends when nothing longer can win. transformers has that bound for "never" only, and otherwise a
@@ -215,16 +258,19 @@ class BeamSearch:
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
             # Some have looked at all beams and some at one, as long as they are alike.
-            others = [torch.log_softmax(other, dim=-1).expand_as(log_probs) for other in logits[1:]]
-            log_probs = torch.stack([log_probs, *others]).logsumexp(dim=0) - math.log(len(logits))
+            others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
+            of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
+            log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
         # Where one logit is NaN or infinitely high, or all are infinitely low, the log-probabilities of the row are NaN.
-        self.seen = (log_probs[:, :, 0], self.is_open, self.sentences)
+        self.seen = (log_probs[:, :, int(self.excluded == 0)], self.is_open, self.sentences)
         if self.processors:
             log_probs = self._in_full_batch(self.processors, self.sequences, log_probs.expand(-1, self.num_beams, -1))
         if self.in_lock_step and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
         if self.in_lock_step and self.config.output_scores:
-            self.step_scores.append(log_probs.flatten(0, 1))
+            self.step_scores.append(log_probs.flatten(0, 1).clone())
+        if self.excluded is not None:
+            log_probs.select(2, self.excluded).fill_(2 * NOTHING)
         return log_probs
 
     def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
@@ -312,9 +358,19 @@ class BeamSearch:
             setattr(self, name, getattr(self, name).index_select(0, staying))
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R of each sentence: [B * R, T], scores [B * R], in lock step each token's row [B * R, T - P], -1 after the end."""
+        """The best R of each sentence: [B * R, T], scores [B * R], in lock step each token's row [B * R, T - P], -1 after the end.
+
+        Where a sentence has fewer than R translations, the others are nothing but padding and have the score -inf.
+        """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
         paths = self.finished_paths[:, kept, :length].flatten(0, 1)
         rows = paths[:, self.prompt_length :, 1].int() if self.in_lock_step else None
-        return paths[..., 0].contiguous(), self.finished_scores[:, kept].flatten(), rows
+        is_missing = (self.finished_lengths[:, kept] == 0).flatten()
+        is_new = torch.arange(length, device=paths.device) >= self.prompt_length
+        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, self.pad)
+        return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
+
+    def without_translation(self) -> list[int]:
+        """The sentences for which the search has found nothing."""
+        return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()

@@ -7,8 +7,12 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-Arguments of `generate` alone, which need the package: `ensemble`, models of the same vocabulary whose probabilities are averaged with
-this one's, and `must_contain`, for each sentence a list of phrases (lists of token ids) that its translation contains."""
+Arguments of `generate` alone, which need the package:
+- `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
+- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
+  with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
+  missing phrases, and the field `unmet_phrases` of the outputs has them for each returned sequence.
+- `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself."""
 
 import math
 import sys
@@ -29,8 +33,8 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
-from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError
-from .configuration_vaswani import decoder_start_token_id, is_int, is_number, package_part
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError, NoTranslationError, forbidding_settings
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number, package_part
 from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
 from .window_vaswani import decoding_cache
 
@@ -40,6 +44,30 @@ PAPER_MAX_LENGTH = (1, 50)
 _INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
 # Arguments of `generate` that are neither settings nor the model's.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
+
+
+def checked_models(ensemble: Any) -> list[Any]:
+    """The further models of an ensemble.
+
+    Raises:
+        ValueError: If they are no list of models.
+    """
+    if not isinstance(ensemble, (list, tuple)):
+        raise ValueError(
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
+        )
+    for number, model in enumerate(ensemble):
+        if not isinstance(model, GenerationMixin):
+            raise ValueError(
+                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
+            )
+    return [*ensemble]
+
+
+def is_filled(value: Any) -> bool:
+    """True for a value that is neither None nor an empty list."""
+    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
+
 
 # Fields of ours, with the test and the words that follow "must be"; None is always possible.
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -118,11 +146,46 @@ class FiniteLogits(LogitsProcessor):
             raise NotFiniteError(rows.index(True) * num_sentences // len(rows))
 
 
+class TokensLeft(LogitsProcessor):
+    """Notes rows for which the processors before this one forbid all tokens, and goes on with any token there; or refuses `at_once`.
+
+    `excluded` is the padding class, which no translation contains.
+    """
+
+    def __init__(self, prompt: torch.Tensor, config: GenerationConfig, excluded: int | None, at_once: bool):
+        self.prompt_length, self.config, self.at_once = prompt.shape[1], config, at_once
+        pad = config.pad_token_id
+        ends = eos_token_ids(config) + ([] if pad is None else [pad])
+        self.ends = torch.tensor(ends, dtype=torch.int64, device=prompt.device)
+        self.excluded = torch.tensor([] if excluded is None else [excluded], dtype=torch.int64, device=prompt.device)
+        self.is_blocked: Any = False
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        is_blocked = scores.index_fill(1, self.excluded, -math.inf).amax(dim=1) == -math.inf
+        has_ended = torch.isin(input_ids[:, self.prompt_length :], self.ends).any(dim=1)
+        self.is_blocked = self.is_blocked | (is_blocked & ~has_ended)
+        if self.at_once:
+            self.refuse(len(scores))
+        return scores.masked_fill(is_blocked.unsqueeze(1), 0.0)
+
+    def refuse(self, num_sentences: int) -> None:
+        """Refuse such a row of one of these sentences.
+
+        Raises:
+            NoTranslationError: If there is one.
+        """
+        rows = self.is_blocked.tolist() if isinstance(self.is_blocked, torch.Tensor) else []
+        if any(rows):
+            raise NoTranslationError(rows.index(True) * num_sentences // len(rows), forbidding_settings(self.config))
+
+
 class VaswaniGeneration(GenerationMixin):
     """`generate` with our search behind it, limits for each sentence, and the two vocabularies kept apart."""
 
     config: Any
     generation_config: Any
+    # The rows of a batch that are beams of one sentence need the source of that sentence only once.
+    shares_sources = True
     # The argument that has the mask of the tokens that are gone on from.
     prompt_mask = "decoder_attention_mask"
 
@@ -150,13 +213,16 @@ class VaswaniGeneration(GenerationMixin):
         config has those that are not given. Gives [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
 
         Raises:
-            ValueError: If a setting is impossible, or logits are not finite.
+            ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
             # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-        extras = {name: value for name in ("ensemble", "must_contain") if (value := kwargs.pop(name, None))}
+        extras = {name: value for name in ("ensemble", "must_contain") if is_filled(value := kwargs.pop(name, None))}
+        if "ensemble" in extras:
+            extras["ensemble"] = checked_models(extras["ensemble"])
+        warns_of_unmet = kwargs.pop("warn_of_unmet_phrases", True)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
         if arguments.get("custom_generate") is not None:
@@ -183,6 +249,7 @@ class VaswaniGeneration(GenerationMixin):
             arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), stop])
             config.stop_strings = None
         if is_search:
+            extras["warns_of_unmet"] = warns_of_unmet
             return self._generate_by_search(source, config, model_kwargs, lengths, arguments, **extras)
         ends = [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *ends])
@@ -190,11 +257,18 @@ class VaswaniGeneration(GenerationMixin):
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # Tokens that are shown are read at once anyway.
-        finite = FiniteLogits(at_once=kwargs.get("streamer") is not None)
-        looked_at = () if generation_config.remove_invalid_values else (finite,)
-        processors = LogitsProcessorList([*looked_at, *logits_processor])
+        at_once = kwargs.get("streamer") is not None
+        finite = FiniteLogits(at_once)
+        left = TokensLeft(input_ids, generation_config, self.excluded_class(0.0, None), at_once)
+        processors = LogitsProcessorList([*logits_processor])
+        if not generation_config.remove_invalid_values:
+            processors.insert(0, finite)
+        if logits_processor:
+            processors.append(left)
         outputs = super()._sample(input_ids, processors, stopping_criteria, generation_config, *args, **kwargs)
-        finite.refuse(len(input_ids) // generation_config.num_return_sequences)
+        num_sentences = len(input_ids) // generation_config.num_return_sequences
+        finite.refuse(num_sentences)
+        left.refuse(num_sentences)
         return outputs
 
     def _settings(self, generation_config: Any, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
@@ -272,7 +346,17 @@ class VaswaniGeneration(GenerationMixin):
         limits = [tokens_at_most(config, length) or 1 for length in (mask != 0).sum(dim=1).tolist()]
         return torch.tensor([prompt_length + min(limit, most) for limit in limits], device=mask.device)
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, ensemble=None, must_contain=None):
+    def _generate_by_search(
+        self,
+        source,
+        config,
+        model_kwargs,
+        lengths,
+        arguments,
+        ensemble=None,
+        must_contain=None,
+        warns_of_unmet=True,
+    ):
         """The result of `generate` by our search, between the preparations of transformers."""
         encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
         has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
@@ -282,15 +366,15 @@ class VaswaniGeneration(GenerationMixin):
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-        constrained = package_part("constrained_search", "must_contain") if must_contain else None
-        if constrained:
+        constrained = None if must_contain is None else package_part("constrained_search", "must_contain")
+        if constrained is not None:
             constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
 
         def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
             config = generation_config
             kwargs |= {} if encoded is None else {"encoder_outputs": encoded, "attention_mask": mask}
             is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
-            if config.num_beams == 1 and not (is_plain or ensemble or must_contain):
+            if config.num_beams == 1 and not (is_plain or ensemble is not None or constrained is not None):
                 stopping_criteria += [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
                 return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
@@ -299,15 +383,26 @@ class VaswaniGeneration(GenerationMixin):
             in_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
             in_lock_step = bool(in_own_way or in_step or has_own_cache or kwargs.keys() - _INPUTS_OF_BEAMS)
             task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], in_lock_step)
-            if ensemble:
-                package_part("ensembles", "ensemble").add(task, ensemble, source)
-            limits = task.prompt.new_full((len(task.prompt),), config.max_length)
+            if ensemble is not None:
+                package_part("ensembles", "ensemble").add(task, ensemble, source, config)
+            limits = task.prompt.new_full((len(task.prompt),), min(config.max_length, task.max_length))
             limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
             task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria, mask)
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
-            found = constrained.search_again(task, config, must_contain, found) if constrained else found
-            return _as_transformers_returns(found, encoded)
+            if constrained is not None:
+                found = constrained.search_again(task, config, must_contain, found)
+            # Only processors can forbid every translation.
+            if found.processors and (sentences := found.without_translation()):
+                raise NoTranslationError(sentences[0], forbidding_settings(config))
+            outputs = _as_transformers_returns(found, encoded)
+            if constrained is not None:
+                unmet = constrained.unmet_phrases(found, must_contain)
+                if warns_of_unmet:
+                    constrained.warn_of_unmet_phrases(unmet, config)
+                if config.return_dict_in_generate:
+                    outputs["unmet_phrases"] = unmet
+            return outputs
 
         config._is_complete = True
         if encoded is not None:
@@ -359,6 +454,8 @@ class SearchTask:
     prompt: torch.Tensor
     # All sentences stay to the end; limits [B], processors, criteria, source mask [B, S]; if another step is taken, told if this search is over.
     in_lock_step: bool
+    # Tokens at most, prompts included, for which all models have positions.
+    max_length: int = sys.maxsize
     arguments: tuple = ()
     go_on: Callable[[bool], bool] = not_
 
@@ -369,7 +466,9 @@ class SearchTask:
         decoders: list[Any] = []
         for model, kwargs in zip(self.models, self.inputs, strict=True):
             in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
-            decoder_class = RowDecoder if in_rows or not model.decodes_trees else TreeDecoder
+            # Models of other classes have no such attribute.
+            decodes_trees = getattr(model, "decodes_trees", False)
+            decoder_class = RowDecoder if in_rows or not decodes_trees else TreeDecoder
             decoders.append(decoder_class(model, config, kwargs))
         search = search_class(decoders, self, sentences, config)
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.

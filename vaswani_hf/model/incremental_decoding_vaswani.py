@@ -236,8 +236,10 @@ class RowDecoder:
         if getattr(config, "coverage_penalty", None):
             self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
         cache = model_kwargs.get("past_key_values") if model.config.is_encoder_decoder else None
-        if cache is not None and cache.get_seq_length() > 0:
-            # A cache of earlier calls holds the source for each beam.
+        has_filled_cache = cache is not None and cache.get_seq_length() > 0
+        # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
+        self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
+        if model.config.is_encoder_decoder and not self.shares_sources:
             states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
             mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
             states = BaseModelOutput(states.repeat_interleave(self.num_beams, dim=0))
@@ -285,12 +287,14 @@ class RowDecoder:
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
         if (cache := kwargs.get("past_key_values")) is not None:
             getattr(cache, "self_attention_cache", cache).batch_select_indices(rows)
-        if is_pair := self.model.config.is_encoder_decoder:
+        is_pair = self.model.config.is_encoder_decoder
+        sources = sentences if is_pair and self.shares_sources else rows
+        if is_pair:
             if cache is not None:
-                cache.cross_attention_cache.batch_select_indices(sentences)
-            kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sentences])
+                cache.cross_attention_cache.batch_select_indices(sources)
+            kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sources])
         self.coverage = None if self.coverage is None else self.coverage[sentences]
-        for name, kept in (("attention_mask", sentences if is_pair else rows), ("decoder_attention_mask", rows)):
+        for name, kept in (("attention_mask", sources), ("decoder_attention_mask", rows)):
             if kwargs.get(name) is not None:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 

@@ -25,7 +25,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_vaswani import VaswaniConfig
-from .generation_vaswani import VaswaniGeneration, tokens_at_most
+from .generation_vaswani import VaswaniGeneration, is_filled, tokens_at_most
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
@@ -273,11 +273,11 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
         """
         for name in ("ensemble", "must_contain"):
-            if kwargs.get(name):
+            if is_filled(kwargs.get(name)):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, ensemble=None, must_contain=None):
+    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, **extras):
         if model_kwargs.get("inputs_embeds") is None:
             return super()._generate_by_search(source, config, model_kwargs, lengths, arguments)
         # A path of our search is one of tokens, of which there are none yet.

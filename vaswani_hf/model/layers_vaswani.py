@@ -72,6 +72,8 @@ def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[Vaswa
 class VaswaniLayer(GradientCheckpointingLayer):
     """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward network."""
 
+    _checkpoints_gradients = False
+
     def __init__(self, config: VaswaniConfig, num_heads: int, ffn_dim: int, layer_idx: int, is_decoder: bool):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
@@ -83,6 +85,19 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    @property
+    def gradient_checkpointing(self) -> bool:  # type: ignore[override]
+        """True if the layer is recomputed in the backward pass; transformers reads and sets this attribute.
+
+        False while no gradients are recorded, because transformers takes the cache away from a layer that it recomputes.
+        `generate` records no gradients and needs the cache, also in a training loop.
+        """
+        return self._checkpoints_gradients and torch.is_grad_enabled()
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        self._checkpoints_gradients = value
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq. (2)."""

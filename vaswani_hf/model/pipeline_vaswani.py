@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
+from .generation_vaswani import is_filled
 from .pretrained_vaswani import check_tokenizers
 from .translator_vaswani import TOKENIZING, Request, TranslationEngine, TranslationOptions, checked_text, setting_of
 
@@ -77,11 +78,12 @@ class TranslationPipeline(Pipeline):
         if model.config.model_type == "vaswani":
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
-    def __call__(self, inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def __call__(self, inputs: Any, *others: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Translations of one text or many.
 
         Args:
             inputs: A text, a sequence of texts, or a generator, dataset or other iterable of texts.
+            *others: Nothing; several texts are one list.
             **kwargs: For this call: `batch_size` (texts at most; by default batches of a Vaswani model hold 4096 tokens, those of
                 another model one text); `truncation` of the source to the tokenizer's `model_max_length` (bool); `src_lang` and
                 `tgt_lang`; `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of
@@ -93,13 +95,19 @@ class TranslationPipeline(Pipeline):
 
         Returns:
             For a text the list of its K translations, each a dict with `translation_text` (str) or `translation_token_ids`
-            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has them.
-            For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
+            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has them;
+            `unmet_phrases` if the translation lacks phrases of `must_contain`. There are fewer than K if the search finds fewer. For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
             such lists, which reads as it goes.
 
         Raises:
-            TypeError: If a text is no str.
+            TypeError: If a text is no str, or texts are several arguments.
+            ValueError: If a setting is impossible, or UTF-8 cannot write a text.
         """
+        if others:
+            raise TypeError(
+                f"Texts must be one argument, a list such as `[{inputs!r:.40}, {others[0]!r:.40}]`, but are {1 + len(others)} "
+                "arguments."
+            )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
         forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
@@ -108,14 +116,17 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
-        constraints = {name: value for name in _CONSTRAINTS if (value := forward.pop(name, None))}
+        given = {name: forward.pop(name, None) for name in _CONSTRAINTS}
+        constraints = {name: value for name, value in given.items() if is_filled(value) and value != ""}
         if constraints:
             inputs = package_part("constrained_requests", min(constraints))(inputs, **constraints)
         if isinstance(inputs, (str, Mapping, Request)) or not isinstance(inputs, Iterable):
             return next(self._run([inputs], forward, postprocess))
         if isinstance(inputs, Sequence):
             records = list(self._run(inputs, forward, postprocess))
-            return [of_text[0] for of_text in records] if all(len(of_text) == 1 for of_text in records) else records
+            settings = {**self._task_settings, **forward}
+            number = setting_of("num_return_sequences", settings, self.model.generation_config)
+            return [of_text[0] for of_text in records] if number in (None, 1) else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
 
     def _run(self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]) -> Iterator[Any]:
@@ -148,7 +159,8 @@ class TranslationPipeline(Pipeline):
         requests, is_ours = model_inputs["requests"], self.model.config.model_type == "vaswani"
         of_package = [n for n in _OF_THE_PACKAGE if settings.get(n) or any(getattr(r, n, None) for r in requests)]
         engine_class = package_part("Translator", of_package[0]) if of_package else TranslationEngine
-        models = (self.model, self.tokenizer, self.target_tokenizer, settings.pop("ensemble", None) or ())
+        ensemble = settings.pop("ensemble", None)
+        models = (self.model, self.tokenizer, self.target_tokenizer, () if ensemble is None else ensemble)
         engine = engine_class(*models, prefix=self._prefix, task_settings=self._task_settings)
         settings["batch_size"] = settings.get("batch_size") or (None if is_ours else 1)
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
@@ -177,6 +189,8 @@ class TranslationPipeline(Pipeline):
                 record["translation_text"] = translation.text
             if return_scores or return_alignments:
                 record |= translation.record(return_scores, return_alignments)
+            if unmet := getattr(translation, "unmet_phrases", None):
+                record["unmet_phrases"] = unmet
             records.append(record)
         return records
 

@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
-from .beam_search_vaswani import NotFiniteError
+from .beam_search_vaswani import SentenceError
 from .configuration_vaswani import eos_token_ids
-from .generation_vaswani import FiniteLogits, VaswaniGeneration, validate_search_fields
+from .generation_vaswani import FiniteLogits, VaswaniGeneration, checked_models, validate_search_fields
 
 logger = logging.get_logger(__name__)
 
@@ -102,9 +102,10 @@ class Segment:
     words: list[int]
     # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
-    # The tokens that its translation begins with, the phrases as tokens that it contains, and the text of both.
+    # The tokens that its translation begins with, the phrases that it contains as tokens and as texts, and the text of all.
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
+    phrase_texts: list[str] = field(default_factory=list)
     forced: str = ""
 
 
@@ -123,7 +124,11 @@ class GenerateBackend:
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
-        self.ensemble = list(ensemble)
+        self.ensemble = checked_models(ensemble)
+        if self.ensemble and not isinstance(model, VaswaniGeneration):
+            raise ValueError(
+                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their order."
+            )
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -156,10 +161,12 @@ class GenerateBackend:
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
         """For each segment of a batch its hypotheses, best first; the settings are those of `generate`.
 
+        There are fewer hypotheses than `num_return_sequences` if the search has found fewer.
+
         `with_attention` tells a backend that cannot find the attention later, when it scores, to keep it.
 
         Raises:
-            NotFiniteError: If logits are not finite; it names the text.
+            SentenceError: If logits are not finite, or settings contradict each other; it names the text.
         """
         prefixes, constraints = self.constraints(segments)
         settings = {"ensemble": self.ensemble, **settings} if self.ensemble else settings
@@ -176,14 +183,16 @@ class GenerateBackend:
         try:
             sequences = self.model.generate(**arguments | {"return_dict_in_generate": False})
             finite.refuse(len(segments))
-        except NotFiniteError as error:
+        except SentenceError as error:
             error.text = segments[error.sentence].text
             raise
         prompt_length = constraints["decoder_input_ids"].shape[1] if any(prefixes) else 1
         found = []
         for rows, prefix in zip(sequences.view(len(segments), -1, sequences.shape[1]), prefixes, strict=True):
             ids = [translation_token_ids(row, len(prefix), prompt_length, self.model) for row in rows.tolist()]
-            found.append([Hypothesis(token_ids, len(prefix)) for token_ids in ids])
+            # A row without tokens of its own is no translation.
+            existing = [token_ids for token_ids in ids if len(token_ids) > len(prefix)]
+            found.append([Hypothesis(token_ids, len(prefix)) for token_ids in existing or ids[:1]])
         return found
 
 
@@ -208,7 +217,7 @@ class TranslationEngine:
     def translations(self, requests: Iterable[Any], options: TranslationOptions, first_line: int = 1) -> Iterator[Any]:
         """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
 
-        White space has empty ones. A text longer than the model takes is cut at word boundaries, its pieces joined by a space, and a
+        There are fewer if the search has found fewer. White space has empty ones. A text longer than the model takes is cut at word boundaries, its pieces joined by a space, and a
         warning says so. Texts are read a window at a time; `first_line` is the first one's number, for warnings and the seed.
         """
         options = replace(options, generate=self._with_defaults(options.generate))
@@ -233,10 +242,11 @@ class TranslationEngine:
                 f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger `max_new_tokens`."
             )
         results = iter(self._described(segments, self._search(segments, options), options))
-        ranks = range(setting_of("num_return_sequences", *given) or 1)
+        most = setting_of("num_return_sequences", *given) or 1
         for of_text, separators in layouts:
             parts = list(islice(results, len(of_text)))
-            yield [self._joined([part[i] for part in parts], separators) for i in ranks]
+            number = min((len(part) for part in parts), default=most)
+            yield [self._joined([part[rank] for part in parts], separators) for rank in range(number)]
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
@@ -350,9 +360,16 @@ def checked_text(text: Any, name: str = "A text to translate") -> str:
 
     Raises:
         TypeError: If it is no str.
+        ValueError: If UTF-8 cannot write it, because half a surrogate pair stands in it.
     """
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, but one is of type {type(text).__name__}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} must be valid Unicode, but one holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
+        ) from None
     return text
 
 
@@ -370,7 +387,7 @@ def translation_token_ids(sequence: Sequence[int], num_forced: int, prompt_lengt
     ends, own = eos_token_ids(model.generation_config), list(sequence[prompt_length:])
     end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
     # A translation that was cut off before the others of its batch is filled up.
-    while end > 1 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
+    while end > 0 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
         end -= 1
     return [*sequence[prompt_length - num_forced : prompt_length], *own[:end]]
 

@@ -3,6 +3,10 @@
 Beams compete only with those that are as far with their phrases: for each number of phrase tokens that are there
 already, as many beams are kept as a search without phrases has. None ends before all its phrases are there, and near its
 limit a beam may only go on with them.
+
+Other settings may forbid a translation with all phrases of a sentence. If that is certain from the phrases alone, the
+search raises an error. If the search finds out, it gives back the best translation with as many of the phrases as
+possible, and reports the others as unmet.
 """
 
 import copy
@@ -14,13 +18,71 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
 
-from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates
+from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates, SentenceError, forbidding_settings
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.incremental_decoding_vaswani import gather_beams
 
+logger = logging.get_logger(__name__)
+
 # For each phrase the number of its tokens that the end of a translation has in order; its length once it was there.
 Progress = tuple[int, ...]
+
+
+class PhraseError(SentenceError):
+    """The phrases of a sentence contradict another setting.
+
+    Args:
+        sentence (int): The number of the sentence in the batch.
+        phrases (list): The phrases to blame, lists of token ids.
+        reason (str): The contradiction, a clause.
+        text (str, optional): The text of the sentence.
+    """
+
+    def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
+        super().__init__(sentence, text)
+        self.args = (sentence, phrases, reason, text)
+        self.phrases, self.reason = phrases, reason
+        # The phrases in words, if the caller has them.
+        self.phrase_texts: list[str] = []
+
+    def __str__(self) -> str:
+        phrases = ", ".join(map(repr, self.phrase_texts or self.phrases))
+        return f"`must_contain` has {phrases} for {self.place}, but {self.reason}."
+
+
+def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
+    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting; None if there are none.
+
+    Args:
+        token_ids (Sequence): Token ids in a row.
+        config (GenerationConfig): The settings.
+    """
+    for bad in config.bad_words_ids or ():
+        starts = range(len(token_ids) - len(bad) + 1)
+        if bad and any([*token_ids[start : start + len(bad)]] == [*bad] for start in starts):
+            return f"`bad_words_ids` forbids the tokens {[*bad]}"
+    for token in config.suppress_tokens or ():
+        if token in token_ids:
+            return f"`suppress_tokens` forbids the token {token}"
+    return None
+
+
+def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
+    """The first n-gram that occurs twice among tokens.
+
+    Args:
+        token_ids (Sequence): Token ids in a row.
+        size (int, optional): The number of tokens of an n-gram; nothing is looked for if it is 0 or None.
+    """
+    seen = set()
+    for start in range(len(token_ids) - size + 1) if size else ():
+        ngram = tuple(token_ids[start : start + size])
+        if ngram in seen:
+            return [*ngram]
+        seen.add(ngram)
+    return None
 
 
 class Phrases:
@@ -205,13 +267,20 @@ class PhraseSearch(BeamSearch):
         options = [num_kept + ends + 2 * len(wanted.phrases) for wanted in phrases]
         self.num_options, self.most_options = torch.tensor(options, device=self.limits.device), max(options)
         self.most_missing = max(wanted.length for wanted in phrases)
-        limits, begun = self.limits.tolist(), []
+        # Phrases have no room at the last place if a setting forces a token there.
+        has_forced_end = self.config.forced_eos_token_id is not None
+        is_longest = self.limits == self.config.max_length - self.prompt_length
+        self.capacity = self.limits - (is_longest & has_forced_end).long()
+        capacities, begun = self.capacity.tolist(), []
         for sentence, prompt in zip(self.sentences.tolist(), self.sequences[:, 0].tolist(), strict=True):
             progress = phrases[sentence].progress(prompt)
-            if phrases[sentence].missing(progress) > limits[sentence]:
-                raise ValueError(
-                    f"`must_contain` asks for {phrases[sentence].length} tokens in sentence {sentence}, but its "
-                    f"translation can have no more than {limits[sentence]}; give a larger `max_new_tokens`."
+            if phrases[sentence].missing(progress) > capacities[sentence]:
+                raise PhraseError(
+                    sentence,
+                    [[*phrase] for phrase in phrases[sentence].phrases],
+                    f"these are {phrases[sentence].length} tokens, and the translation has room for no more "
+                    f"than {capacities[sentence]}{' before `forced_eos_token_id`' if has_forced_end else ''}; give a larger "
+                    "`max_new_tokens` or fewer phrases",
                 )
             begun.append([*progress, *[0] * (self.tables.lengths.shape[1] - len(progress))])
         # [N, K, F] int64: the progress of each beam.
@@ -284,7 +353,7 @@ class PhraseSearch(BeamSearch):
         is_one = torch.cat((is_one, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
         missing = self.tables.missing(self.sentences, self.tables.advanced(self.sentences, progress, tokens))
-        capacity = (self.limits[self.sentences] - self.num_new - 1).view(-1, 1, 1)
+        capacity = (self.capacity[self.sentences] - self.num_new - 1).view(-1, 1, 1)
         if self.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, self.eos), 0)
         return scores.masked_fill(~is_one | (missing > capacity), 2 * NOTHING), tokens, missing
@@ -302,8 +371,16 @@ def check_phrases(
         has_own_cache (bool): True if the caller gives a cache.
 
     Raises:
-        ValueError: If a phrase is no list of token ids, tokens are sampled, or there is a cache.
+        ValueError: If the phrases are not lists of lists of token ids, tokens are sampled, or there is a cache.
+        PhraseError: If a setting forbids a phrase.
     """
+    lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
+    for one in lists:
+        if one is not None and not isinstance(one, (list, tuple)):
+            raise ValueError(
+                "`must_contain` must be a list with a list of phrases for each sentence, each a list of token ids, but has "
+                f"a {type(one).__name__} in place of a list; `.tolist()` makes one of a tensor."
+            )
     special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
         for phrase in phrases or ():
@@ -314,6 +391,15 @@ def check_phrases(
                 raise ValueError(
                     "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target "
                     f"tokens with at least one of them, but has the phrase {phrase!r} for sentence {sentence}."
+                )
+            if (forbidden := forbidden_tokens(phrase, config)) is not None:
+                raise PhraseError(sentence, [[*phrase]], f"{forbidden} in it; leave one of them out")
+            if (ngram := repeated_ngram(phrase, config.no_repeat_ngram_size)) is not None:
+                raise PhraseError(
+                    sentence,
+                    [[*phrase]],
+                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as it has it; leave "
+                    "one of them out",
                 )
     if config.do_sample:
         raise ValueError("`must_contain` cannot be combined with `do_sample`; leave one of them out.")
@@ -326,6 +412,9 @@ def search_again(
 ) -> BeamSearch:
     """The search for translations that contain phrases, of the sentences whose translations lack one so far.
 
+    A sentence for which nothing is found with all phrases is searched with the most of them that are possible, taken in
+    their order; with none of them it keeps what was found before.
+
     Args:
         task (Any): The batch, as `generate` searches it.
         config (GenerationConfig): The settings.
@@ -336,31 +425,84 @@ def search_again(
         BeamSearch: One with all results.
 
     Raises:
-        ValueError: If there are not as many lists of phrases as sentences.
+        ValueError: If there are not as many lists of phrases as sentences, or the phrases of one are too long.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
             f"`must_contain` must have a list of phrases for each sentence, but has {len(must_contain)} for "
             f"{len(task.prompt)} sentences."
         )
-    phrases = [Phrases(of_sentence or ()) for of_sentence in must_contain]
-    found = search.results()[0].view(len(phrases), config.num_return_sequences, -1).tolist()
-    lacking = [i for i, wanted in enumerate(phrases) if not all(map(wanted.are_in, found[i]))]
-    if not lacking:
+    found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
+    # The phrases of each sentence that is searched again.
+    wanted: dict[int, list[Sequence[int]]] = {}
+    for sentence, phrases in enumerate(must_contain):
+        if not all(map(Phrases(phrases or ()).are_in, found[sentence])):
+            wanted[sentence] = [*(phrases or ())]
+    if not wanted:
         return search
+    grid = _grid_search(task, config, wanted, search)
+    failed = [sentence for sentence in grid.without_translation() if sentence in wanted]
+    if not failed:
+        return grid
+    possible: dict[int, list[Sequence[int]]] = {sentence: [] for sentence in failed}
+    for number in range(max(len(wanted[sentence]) for sentence in failed)):
+        tried = {s: [*possible[s], wanted[s][number]] for s in failed if number < len(wanted[s])}
+        without = _grid_search(task, config, tried, search).without_translation()
+        possible |= {sentence: phrases for sentence, phrases in tried.items() if sentence not in without}
+    wanted = {sentence: phrases for sentence, phrases in (wanted | possible).items() if phrases}
+    return _grid_search(task, config, wanted, search) if wanted else search
+
+
+def _grid_search(
+    task: Any, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
+) -> PhraseSearch:
+    """The search with these phrases of some sentences; the others keep what the search without phrases has found."""
+    num_sentences = len(task.prompt)
+    phrases = [Phrases(wanted.get(sentence, ())) for sentence in range(num_sentences)]
     grid = copy.copy(config)
-    grid.num_beams = config.num_beams * (1 + max(phrases[i].length for i in lacking))
-    if not search.may_leave:
-        # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
-        phrases = [wanted if i in lacking else Phrases([]) for i, wanted in enumerate(phrases)]
-    kept = lacking if search.may_leave else range(len(phrases))
+    grid.num_beams = config.num_beams * (1 + max(of_sentence.length for of_sentence in phrases))
+    # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
+    kept = sorted(wanted) if search.may_leave else range(num_sentences)
     search_class = partial(PhraseSearch, phrases, config.num_beams)
     sentences = torch.tensor(kept, device=task.prompt.device)
     inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    other = replace(task, inputs=inputs).run(grid, search_class, sentences)
+    found = replace(task, inputs=inputs).run(grid, search_class, sentences)
     if search.may_leave:
-        other.take_over(search)
-    return other
+        found.take_over(search)
+    return found
+
+
+def unmet_phrases(
+    search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
+) -> list[list[list[Sequence[int]]]]:
+    """For each sentence and each of its results the phrases that the result lacks.
+
+    Args:
+        search (BeamSearch): The search, when it is over.
+        must_contain (Sequence): For each sentence its phrases, lists of token ids.
+    """
+    sequences, scores, _ = search.results()
+    num_results = search.config.num_return_sequences
+    unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
+    for row, (tokens, score) in enumerate(zip(sequences.tolist(), scores.tolist(), strict=True)):
+        phrases = must_contain[row // num_results] or () if score > NOTHING else ()
+        unmet[row // num_results].append([phrase for phrase in phrases if not Phrases([phrase]).are_in(tokens)])
+    return unmet
+
+
+def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
+    """Warn of each sentence whose best translation lacks a phrase.
+
+    Args:
+        unmet (list): From `unmet_phrases`.
+        config (GenerationConfig): The settings.
+    """
+    for sentence, (best, *_) in enumerate(unmet):
+        if best:
+            logger.warning(
+                f"`must_contain` has {', '.join(str([*phrase]) for phrase in best)} for sentence {sentence} of the batch, but "
+                f"no translation with that was found under {forbidding_settings(config)}; the translation is without it."
+            )
 
 
 def _selected(

@@ -20,9 +20,9 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
     Raises:
         TypeError: If it is no text.
+        ValueError: If UTF-8 cannot write it.
     """
-    if not isinstance(prefix, str):
-        raise TypeError(f"A target prefix must be a str, but one is of type {type(prefix).__name__}.")
+    checked_text(prefix, "A target prefix")
     return _token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
@@ -37,10 +37,9 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
     Raises:
         TypeError: If it is no text.
-        ValueError: If it is empty.
+        ValueError: If it is empty, or UTF-8 cannot write it.
     """
-    if not isinstance(phrase, str):
-        raise TypeError(f"A phrase of `must_contain` must be a str, but one is of type {type(phrase).__name__}.")
+    checked_text(phrase, "A phrase of `must_contain`")
     if not phrase.strip():
         raise ValueError("A phrase of `must_contain` must have at least one character, but one is empty.")
     # The phrase stands behind some word, which is then taken away.
@@ -84,7 +83,7 @@ def constraint_arguments(
 
     Returns:
         `decoder_input_ids` [B, longest prefix + 1] int64, padded on the left, with `decoder_attention_mask`, and
-        `must_contain`.
+        `must_contain`, of which the caller reports unmet phrases.
     """
     arguments: dict[str, Any] = {}
     if any(prefixes):
@@ -95,6 +94,7 @@ def constraint_arguments(
             arguments["decoder_attention_mask"] = mask.to(model.device)
     if any(phrases):
         arguments["must_contain"] = [[list(phrase) for phrase in of_sentence] for of_sentence in phrases]
+        arguments["warn_of_unmet_phrases"] = False
     return arguments
 
 
@@ -115,11 +115,13 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
         A `Request`, a list of them or an iterator of them.
 
     Raises:
-        TypeError: If a text is no str, or the phrases are one.
+        TypeError: If a text is no str, or the phrases are no list.
         ValueError: If there are not as many prefixes or lists of phrases as texts.
     """
-    if isinstance(must_contain, str):
-        raise TypeError("`must_contain` must be a list of phrases, but is a str.")
+    if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
+        raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
+    if not isinstance(target_prefix, (str, list, tuple, type(None))):
+        raise TypeError(f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}.")
     is_one = isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable)
     num_texts = len(inputs) if isinstance(inputs, Sequence) and not is_one else None
     columns: list[Iterable[Any]] = []

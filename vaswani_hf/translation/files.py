@@ -377,7 +377,9 @@ def _requests(job: TranslationJob) -> Iterator[Request | BadLine]:
 
 def _request(line: bytes, number: int, job: TranslationJob) -> Request:
     text = decoded(line, number, job.place)
-    return Request(text) if job.input_format == "text" else _request_of_json(text, f"Line {number:,} of {job.place}")
+    if job.input_format == "text" or not text.strip():
+        return Request(text)
+    return _request_of_json(text, f"Line {number:,} of {job.place}")
 
 
 def _request_of_json(line: str, place: str) -> Request:

@@ -6,8 +6,9 @@ Letters of shapes: B batch, S source length, T target length, N decoder layers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from transformers import PreTrainedModel
 from ..model.attention_vaswani import AttentionWatch
 from ..model.beam_search_vaswani import NotFiniteError
 from ..model.configuration_vaswani import decoder_start_token_id
+from ..model.generation_vaswani import VaswaniGeneration
 from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment, setting_of
+from .constrained_search import PhraseError, forbidden_tokens
 from .constraints import constraint_arguments
 
 
@@ -49,7 +52,15 @@ class PyTorchBackend(GenerateBackend):
 
         Args:
             segments (list): B of them.
+
+        Raises:
+            ValueError: If there are phrases, and the search of the model knows none.
         """
+        if any(segment.phrases for segment in segments) and not isinstance(self.model, VaswaniGeneration):
+            raise ValueError(
+                f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search knows no "
+                "phrases."
+            )
         prefixes = [segment.prefix for segment in segments]
         language = segments[0].generate.get("forced_bos_token_id")
         if language is not None and any(prefixes):
@@ -64,6 +75,9 @@ class PyTorchBackend(GenerateBackend):
             segments (list): B of them.
             with_attention (bool): Without effect: scoring finds the attention.
             **settings: Those of `generate`.
+
+        Raises:
+            PhraseError: If the phrases of a segment contradict another setting; it names the text and the phrases.
         """
         given = {**segments[0].generate, **settings}
 
@@ -71,10 +85,20 @@ class PyTorchBackend(GenerateBackend):
             return setting_of(name, given, self.generation_config)
 
         lengths = {len(segment.prefix) for segment in segments}
-        if len(lengths) > 1 and (setting("max_length") is not None or self.max_positions not in (None, math.inf)):
+        counts_padding = any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble))
+        counts_padding |= setting("max_length") is not None or self.max_positions not in (None, math.inf)
+        if len(lengths) > 1 and counts_padding:
             # The padding before a short prefix would count as tokens of its translation.
             return self._by_length_of_prefix(segments, with_attention, settings)
-        found = super().search(segments, with_attention, **settings)
+        for segment in segments:
+            self._check_prefix(segment, setting)
+        try:
+            found = super().search(segments, with_attention, **settings)
+        except PhraseError as error:
+            of_segment = segments[error.sentence]
+            texts = zip(of_segment.phrases, of_segment.phrase_texts, strict=True)
+            error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]
+            raise
 
         longest, prompt_length = setting("max_new_tokens"), 1 + max(hypotheses[0].num_forced for hypotheses in found)
         if longest is None:
@@ -93,6 +117,20 @@ class PyTorchBackend(GenerateBackend):
             )
 
         return [[known(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
+
+    @staticmethod
+    def _check_prefix(segment: Segment, setting: Callable[[str], Any]) -> None:
+        """Refuse a prefix that a setting forbids.
+
+        Raises:
+            ValueError: If there are such tokens in it.
+        """
+        config = SimpleNamespace(**{name: setting(name) for name in ("bad_words_ids", "suppress_tokens")})
+        if (forbidden := forbidden_tokens(segment.prefix, config)) is not None:
+            raise ValueError(
+                f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; leave "
+                "one of them out."
+            )
 
     def _by_length_of_prefix(self, segments: list[Segment], with_attention: bool, settings: dict[str, Any]) -> Any:
         found: dict[int, list[Hypothesis]] = {}

@@ -63,6 +63,8 @@ class Translation:
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The tokens as ids, forced ones and `</s>` included.
         error (str): What is wrong with a text that was skipped, whose translation is empty.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because none with all of them
+            was found under the other settings; None if it has all.
     """
 
     text: str
@@ -76,6 +78,7 @@ class Translation:
     alternatives: list["Translation"] | None = None
     token_ids: list[int] | None = None
     error: str | None = None
+    unmet_phrases: list[str] | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
         """What the pipeline gives beside the text.
@@ -144,7 +147,7 @@ def scored_translation(
     # What the search was forced to is certain, but where it is no target prefix it is a part of the length.
     num_counted, num_ending = (getattr(hypothesis, name, 0) for name in ("num_counted", "num_ending"))
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - num_ending]
-    score = sum(log_probs) / length_penalty(len(log_probs) + num_counted + num_ending, config)
+    score = sum(log_probs) / length_penalty(max(1, len(log_probs) + num_counted + num_ending), config)
     if config.coverage_penalty and attention is not None:
         score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
     words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
@@ -182,8 +185,9 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     text = join_sentences([part.text for part in parts], separators)
     ids = [part.token_ids for part in parts]
     token_ids = None if None in ids else [token_id for of_part in ids for token_id in of_part or []]
+    unmet = [phrase for part in parts for phrase in part.unmet_phrases or []] or None
     if any(part.score is None for part in parts):
-        return Translation(text, token_ids=token_ids)
+        return Translation(text, token_ids=token_ids, unmet_phrases=unmet)
     log_probs = [log_prob for part in parts for log_prob in part.token_log_probs or []]
     words: list[Word] = []
     alignments = []
@@ -200,6 +204,7 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
         words=words,
         alignment=None if None in alignments else " ".join(filter(None, alignments)),
         token_ids=token_ids,
+        unmet_phrases=unmet,
     )
 
 

@@ -10,6 +10,7 @@ from itertools import chain, islice, repeat, zip_longest
 from typing import Any, Self
 
 import torch
+from transformers.utils import logging
 
 from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
@@ -28,6 +29,7 @@ from ..model.translator_vaswani import (
 )
 from ..processor import has_bfloat16
 from .bad_lines import BadLine, attempted, line_by_line, readable
+from .constrained_search import Phrases, repeated_ngram
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, settle
@@ -36,6 +38,7 @@ from .quantization import check_quantization, quantize
 from .repetition import is_loop, ngram_size_without_loops
 from .scoring import (
     Translation,
+    Word,
     join_translations,
     num_layers_for,
     scored_translation,
@@ -43,6 +46,8 @@ from .scoring import (
     with_alternatives,
 )
 from .sentences import split_sentences
+
+logger = logging.get_logger(__name__)
 
 
 class Translator(TranslationEngine):
@@ -104,6 +109,8 @@ class Translator(TranslationEngine):
                 damaged or of another architecture.
             HubError: If a repository cannot be downloaded, or what was downloaded is not what the Hub has.
         """
+        if isinstance(ensemble, str):
+            raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
         dtype = checked_dtype(dtype)
         check_quantization(quantization, dtype, device)
         is_on_gpu = torch.cuda.is_available() and quantization is None
@@ -163,7 +170,9 @@ class Translator(TranslationEngine):
             lines (Iterable): Texts; read as far as a window at a time.
             target_prefixes (Iterable, optional): For each line the text that its translation begins with, or None.
             must_contain (Iterable, optional): For each line the phrases that its translation contains, or None. They
-                are looked for as they are inside a sentence, behind a space.
+                are looked for as they are inside a sentence, behind a space. If no translation with all phrases is
+                found under the other settings, the best one with as many of them as possible is given. A warning names
+                the line and the other phrases, and a `Translation` has them as `unmet_phrases`.
             **options: The fields of `TranslationOptions`: `window`, `tokens_per_batch`, `split_sentences` (whether a
                 line is translated sentence by sentence, its line breaks and spaces kept), `repetition_guard` (whether
                 a translation that falls into a loop is searched once more), `return_scores`, `return_alignments`,
@@ -209,10 +218,28 @@ class Translator(TranslationEngine):
 
         def found(checked: list[tuple[Request, int]]) -> list[list[Any]]:
             good, numbers = zip(*checked, strict=True)
-            return list(find(good, numbers, options))
+            found = zip(checked, find(good, numbers, options), strict=True)
+            return [self._with_constraints(*of, translations, options) for of, translations in found]
 
         for translations in line_by_line(requests, numbers[0], checked, found, _skips(options.on_error)):
             yield [translations] if isinstance(translations, Translation) else translations
+
+    def _with_constraints(
+        self, request: Request, number: int, translations: list[Translation], options: TranslationOptions
+    ) -> list[Translation]:
+        """The translations of a line; a blank line has its prefix and lacks its phrases. A warning names unmet phrases."""
+        prefix = request.target_prefix.strip()
+        if not translations[0].token_ids and (prefix or request.must_contain):
+            forced = {"token_ids": prefix_token_ids(prefix, self.target_tokenizer)}
+            forced |= {"unmet_phrases": [phrase for phrase in request.must_contain if phrase not in prefix] or None}
+            forced |= {"words": [Word(word, 1.0) for word in prefix.split()]} if options.is_scored else {}
+            translations = [replace(translation, **forced) for translation in translations]
+        if unmet := translations[0].unmet_phrases:
+            logger.warning(
+                f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that was "
+                "found under the other settings; its translation is without it."
+            )
+        return translations
 
     def score(
         self,
@@ -330,18 +357,27 @@ class Translator(TranslationEngine):
         layouts = super().layouts(requests, numbers, options)
         if self._tags and options.split_sentences:
             layouts = [(_with_one_tag(segments, {*self._tags.values()}), between) for segments, between in layouts]
-        return [(self._constrained(found[0], of), found[1]) for of, found in zip(requests, layouts, strict=True)]
+        constrained = []
+        for request, (segments, between) in zip(requests, layouts, strict=True):
+            if segments:
+                constrained.append((self._constrained(segments, request), between))
+            else:
+                # The translation of a blank text is its prefix.
+                constrained.append((segments, [request.target_prefix.strip()] if request.target_prefix else between))
+        return constrained
 
     def _constrained(self, segments: list[Segment], request: Request) -> list[Segment]:
         """The segments of a text, the first with its prefix, and phrases where they are or in the longest."""
-        if not segments or not (request.target_prefix or request.must_contain):
+        if not (request.target_prefix or request.must_contain):
             return segments
         prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0] = replace(segments[0], prefix=prefix, forced=request.target_prefix)
+        token_ids = {phrase: phrase_token_ids(phrase, self.target_tokenizer) for phrase in request.must_contain}
         phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
         for i, phrases in enumerate(phrases_of):
-            ids = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
-            segments[i] = replace(segments[i], phrases=ids, forced=" ".join([segments[i].forced, *phrases]))
+            ids = [token_ids[phrase] for phrase in phrases]
+            forced = " ".join([segments[i].forced, *phrases])
+            segments[i] = replace(segments[i], phrases=ids, phrase_texts=phrases, forced=forced)
         return segments
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
@@ -353,14 +389,18 @@ class Translator(TranslationEngine):
         def loops(segment: Segment, found: list[Hypothesis]) -> bool:
             return is_loop(found[0].text, f"{segment.text} {segment.forced}")
 
-        looping = [i for i, segment in enumerate(segments) if loops(segment, hypotheses[i])]
+        def may_be_mended(segment: Segment) -> bool:
+            size = ngram_size_without_loops(segment.text)
+            return not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
+
+        looping = [i for i, segment in enumerate(segments) if loops(segment, hypotheses[i]) and may_be_mended(segment)]
         sizes = [ngram_size_without_loops(segments[i].text) for i in looping]
         for size in set(sizes):
             again = [i for i, own in zip(looping, sizes, strict=True) if own == size]
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = super()._search([segments[i] for i in again], replace(options, generate=generate))
             for i, found in zip(again, mended, strict=True):
-                if not loops(segments[i], found):
+                if not loops(segments[i], found) and not _unmet_phrases(segments[i], found[0]):
                     hypotheses[i] = found
         return hypotheses
 
@@ -368,8 +408,18 @@ class Translator(TranslationEngine):
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Any]]:
         """The translations of each segment, scored where that is asked for."""
+        unmet = [
+            [_unmet_phrases(segment, hypothesis) or None for hypothesis in of_segment]
+            for segment, of_segment in zip(segments, hypotheses, strict=True)
+        ]
         if not options.is_scored:
-            return [[Translation(h.text, token_ids=h.token_ids) for h in found] for found in hypotheses]
+            return [
+                [
+                    Translation(hypothesis.text, token_ids=hypothesis.token_ids, unmet_phrases=phrases)
+                    for hypothesis, phrases in zip(of_segment, unmet_of_segment, strict=True)
+                ]
+                for of_segment, unmet_of_segment in zip(hypotheses, unmet, strict=True)
+            ]
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs = [(s, h) for s, of_segment in zip(segments, hypotheses, strict=True) for h in of_segment]
@@ -383,7 +433,8 @@ class Translator(TranslationEngine):
                 translations[i] = scored_translation(
                     hypothesis, log_probs, attention, words, self.target_tokenizer, config
                 )
-        in_order = iter([translations[i] for i in range(len(pairs))])
+        lacking = [phrases for of_segment in unmet for phrases in of_segment]
+        in_order = iter([replace(translations[i], unmet_phrases=lacking[i]) for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
     def _joined(self, parts: Sequence[Translation], separators: list[str]) -> Translation:
@@ -396,6 +447,15 @@ def _gives_records(options: TranslationOptions) -> bool:
     config = options.generate.get("generation_config")
     numbers = (options.generate.get("num_return_sequences"), getattr(config, "num_return_sequences", None))
     return options.is_scored or (next(filter(None, numbers), None) or 1) > 1
+
+
+def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str]:
+    """The phrases of a segment that a hypothesis lacks."""
+    return [
+        text
+        for ids, text in zip(segment.phrases, segment.phrase_texts, strict=True)
+        if not Phrases([ids]).are_in(hypothesis.token_ids) and text.strip() not in hypothesis.text
+    ]
 
 
 def _with_one_tag(segments: list[Segment], tag_ids: set[int]) -> list[Segment]:
@@ -471,14 +531,15 @@ def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
     Raises:
         TypeError: If something of it is no text.
     """
-    if isinstance(phrases, (str, bytes)) or not isinstance(phrases or (), Iterable):
+    phrases = () if phrases is None else phrases
+    if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
             f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is of type "
             f"{type(phrases).__name__}."
         )
     text = _checked(line, number, "`lines`")
     prefix = "" if prefix is None else _checked(prefix, number, "`target_prefixes`")
-    return Request(text, prefix, tuple(_checked(phrase, number, "`must_contain`") for phrase in phrases or ()))
+    return Request(text, prefix, tuple(_checked(phrase, number, "`must_contain`") for phrase in phrases))
 
 
 def _checked(text: Any, number: int, name: str) -> str:

@@ -1,0 +1,119 @@
+"""`generate` in a training loop: gradient checkpointing neither takes the cache away nor changes the training after it."""
+
+import peft
+import pytest
+import torch
+from search_models import SOURCES, batch_of, translator
+
+from vaswani_hf import VaswaniForCausalLM
+
+# Newer versions of transformers deprecate the older name.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+APIS = ["gradient_checkpointing_enable", "activation_checkpointing_enable"]
+SCORED = {"return_dict_in_generate": True, "output_scores": True}
+MODES = {
+    "greedy": {},
+    "beams": {"num_beams": 4},
+    "n-best": {"num_beams": 4, "num_return_sequences": 4},
+    "sampling": {"do_sample": True},
+    "scores of greedy": SCORED,
+    "scores of beams": {"num_beams": 3, "output_attentions": True, **SCORED},
+    "phrases": {"num_beams": 2, "must_contain": [[[6, 7]], *[[]] * (len(SOURCES) - 1)]},
+    "coverage": {"num_beams": 2, "coverage_penalty": 0.2},
+    "processors": {"no_repeat_ngram_size": 2},
+    "ensemble": {"num_beams": 2},
+}
+
+
+def enable(model, api):
+    if not hasattr(model, api):
+        pytest.skip(f"this version of transformers has no `{api}`")
+    getattr(model, api)()
+
+
+def tensors_of(outputs):
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    return [outputs.sequences, *outputs.scores]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("mode", MODES)
+def test_checkpointing_changes_no_translation(tiny_config, mode, api, use_cache):
+    found = []
+    for is_on in (False, True):
+        model, other = (translator(tiny_config, seed).float().train() for seed in (0, 1))
+        if is_on:
+            enable(model, api)
+            enable(other, api)
+        options = {**MODES[mode], "max_new_tokens": 6, "use_cache": use_cache}
+        if mode == "ensemble":
+            options["ensemble"] = [other]
+        torch.manual_seed(0)
+        found.append(tensors_of(model.generate(**batch_of(SOURCES), **options)))
+    for without, checkpointed in zip(*found, strict=True):
+        assert torch.equal(without, checkpointed)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True}, SCORED], ids=str)
+def test_a_language_model_goes_on_under_checkpointing(tiny_config, options):
+    found = []
+    for is_on in (False, True):
+        torch.manual_seed(0)
+        model = VaswaniForCausalLM(tiny_config()).float().train()
+        if is_on:
+            enable(model, APIS[0])
+        prompts = torch.tensor([[5, 9], [4, 7]])
+        found.append(tensors_of(model.generate(prompts, max_new_tokens=6, **options)))
+    for without, checkpointed in zip(*found, strict=True):
+        assert torch.equal(without, checkpointed)
+
+
+def test_an_adapted_model_generates_under_checkpointing(tiny_config):
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="SEQ_2_SEQ_LM")
+    model = peft.get_peft_model(translator(tiny_config).float(), config).train()
+    for options in ({}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2, **SCORED}):
+        options = {**options, "max_new_tokens": 6}
+        model.base_model.disable_adapter_layers()
+        expected = tensors_of(model.generate(**batch_of(SOURCES), **options))
+        enable(model, APIS[0])
+        model.enable_input_require_grads()
+        with torch.no_grad():
+            found = tensors_of(model.generate(**batch_of(SOURCES), **options))
+        model.gradient_checkpointing_disable()
+        for without, checkpointed in zip(expected, found, strict=True):
+            assert torch.equal(without, checkpointed)
+
+
+@pytest.mark.parametrize("generates", [False, True])
+def test_training_goes_on_after_it_with_the_same_gradients(tiny_model, generates):
+    gradients = []
+    for is_on in (False, True):
+        model = tiny_model(dropout=0.3).float().train()
+        if is_on:
+            enable(model, APIS[0])
+        recomputed = []
+        model.get_decoder().layers[0].fc1.register_forward_hook(lambda *_, seen=recomputed: seen.append(1))
+        if generates and is_on:
+            model.generate(**batch_of(SOURCES), max_new_tokens=6)
+        recomputed.clear()
+        torch.manual_seed(1)
+        batch = batch_of(SOURCES)
+        model(**batch, labels=batch["input_ids"]).loss.backward()
+        # The layer is computed once more in the backward pass.
+        assert len(recomputed) == 1 + is_on
+        assert model.is_gradient_checkpointing == is_on
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+def test_dropout_is_drawn_in_training_mode(tiny_model):
+    model = tiny_model(dropout=0.5).float().train()
+    enable(model, APIS[0])
+    drawn = set()
+    for seed in range(5):
+        torch.manual_seed(seed)
+        drawn.add(str(model.generate(**batch_of(SOURCES), max_new_tokens=6, num_beams=2).tolist()))
+    assert len(drawn) > 1
