@@ -81,6 +81,9 @@ def plan_run(
 
     on_accelerator = batch_cost(config, training, recipe.task, length)
     largest = largest_part(training, config.d_model)
+    if largest is not None:
+        # A sentence is in one part.
+        largest = max(largest, longest)
     on_processor = batch_cost(config, training, recipe.task, length, on_accelerator=False, largest_part=largest)
     of_longest = batch_cost(config, training, recipe.task, longest)
     flops = planned_flops(config, recipe, length, on_accelerator)
