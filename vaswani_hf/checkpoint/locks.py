@@ -1,10 +1,12 @@
 """Locks: one process at a time writes into the folder of a run, or to an output.
 
-The operating system locks an open lock file. Such a lock ends with its process, even if the process is killed, so that no lock is
-ever stale. The text of the lock file names the process that holds the lock. The lock file is deleted when the lock is released.
+The operating system locks an open lock file. Such a lock ends with its process, even if the process is
+killed, so that no lock is ever stale. The text of the lock file names the process that holds the lock. The
+lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in its output folder: the lock stays with the folder if the folder is renamed, and all names of
-the folder lead to the same lock. An output that does not exist yet has no such place: its lock file is `.NAME.lock` beside it.
+The lock file of a run is `.lock` in its output folder: the lock stays with the folder if the folder is
+renamed, and all names of the folder lead to the same lock. An output that does not exist yet has no such
+place: its lock file is `.NAME.lock` beside it.
 """
 
 import contextlib
@@ -20,12 +22,13 @@ from pathlib import Path
 from filelock import lock_descriptor
 
 LOCK_FILE = ".lock"
-# Another process may hold a lock for a moment only: it looks for the holder, or it was killed and has not ended yet.
+# Another process may hold a lock for a moment only: it looks for the holder, or it was killed and has not
+# ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The open lock files and folders of this process. A forked process closes its copies: a data worker that survives its parent
-# would keep the parent's lock.
+# The open lock files and folders of this process. A forked process closes its copies: a data worker that
+# survives its parent would keep the parent's lock.
 _DESCRIPTORS: set[int] = set()
 # The open folders of the runs of this process, by their absolute paths.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -48,7 +51,9 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 
 @contextlib.contextmanager
 def locked_run(folder: Path) -> Iterator[None]:
-    """Locks the output folder of a run. A folder that does not exist is made, and is deleted at the end if it is empty then.
+    """Locks the output folder of a run.
+
+    A folder that does not exist is made. It is deleted at the end if it is empty then.
 
     Args:
         folder (Path): The output folder.
@@ -72,7 +77,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Takes the lock in a folder that another process may delete at the same moment, because the folder was empty.
+    """Takes the lock in a folder that another process may delete at the same moment, because it was empty.
 
     Raises:
         FileNotFoundError: If the folder is deleted again and again.
@@ -103,7 +108,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked the folder of a run, and its path leads to another folder now, or to none.
+    """True if this process has locked the folder of a run, and its path leads elsewhere now, or nowhere.
 
     Args:
         folder (Path): The output folder of the run.
@@ -178,7 +183,8 @@ def _acquire(path: Path, sentence: str) -> int | None:
     Raises:
         InUseError: If another process holds the lock.
     """
-    # A file that is open for writing would keep its disk from being mounted read-only. NFS locks no other files.
+    # A file that is open for writing would keep its disk from being mounted read-only. NFS locks no other
+    # files.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
         is_taken = False
