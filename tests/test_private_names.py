@@ -62,6 +62,7 @@ INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
     "transformers.integrations.fsdp": "is_fsdp_managed_module",
+    "transformers.quantizers.quantizer_torchao": "flatten_tensor_state_dict",
     "transformers.exporters.configs": "OnnxConfig",
     "transformers.exporters.exporter_dynamo": "get_auto_dynamic_shapes",
     "transformers.exporters.exporter_onnx": "OnnxExporter",

@@ -4,12 +4,47 @@ Importing it registers the models with the Auto classes, and the task "translati
 """
 
 import logging
+import sys
+import warnings
 from importlib import import_module
 from typing import Any
 
-# transformers imports torchao where it is installed, and that says every time which of its CUDA parts it cannot load.
+from transformers.utils import is_torchao_available
+
+# torchao logs at each import which of its CUDA parts it cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
+# Python compiles torchao again at each import where it writes no bytecode, and warns of invalid escape sequences.
+warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
+
+
+def _flatten_tensor_state_dict(*args: Any) -> Any:
+    """torchao's function of this name, without the import of torchao before it is called."""
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+    return flatten_tensor_state_dict(*args)
+
+
+def _import_quantizers_without_torchao() -> None:
+    """Import the quantizers of transformers, but not torchao.
+
+    Every use of transformers imports torchao if torchao is installed, for one function of one quantizer. The import
+    takes a second, and prints warnings. In this package only weights in int8 need torchao.
+    """
+    if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
+        return
+    # `importlib.util.find_spec` does not find a module whose entry is None.
+    sys.modules["torchao"] = None  # type: ignore[assignment]
+    try:
+        quantizer = import_module("transformers.quantizers.quantizer_torchao")
+    finally:
+        del sys.modules["torchao"]
+        is_torchao_available.cache_clear()
+    if is_torchao_available():
+        quantizer.flatten_tensor_state_dict = _flatten_tensor_state_dict  # type: ignore[attr-defined]
+
+
+_import_quantizers_without_torchao()
 
 from transformers import (
     AutoConfig,

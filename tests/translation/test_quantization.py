@@ -1,12 +1,15 @@
 import copy
 import json
 import re
+import subprocess
 import sys
 
 import pytest
 import torch
 from torch import nn
+from transformers import TorchAoConfig
 
+from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
 from vaswani_hf.translation import Translator, quantization
 from vaswani_hf.translation.quantization import Int8Weight, quantize
@@ -197,3 +200,44 @@ def test_ctranslate2_has_its_own(vaswani):
         "`quantization` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its "
         "own."
     )
+
+
+IN_A_FRESH_PROCESS = r"""
+import sys
+import warnings
+warnings.filterwarnings("always", module="site-packages")
+from transformers.utils.logging import disable_progress_bar
+import vaswani_hf
+import vaswani_hf.training.run
+from vaswani_hf.translation import Translator
+
+disable_progress_bar()
+folder = sys.argv[1]
+assert list(Translator.from_pretrained(folder, "cpu", dtype="float32").translate(["eins"])) == ["eins"]
+assert "torchao" not in sys.modules
+Translator.from_pretrained(folder, quantization="int8")
+assert "torchao" in sys.modules
+# Stand-ins for modules that are compiled when they are imported.
+with warnings.catch_warnings(record=True) as caught:
+    for path in ("site-packages/torchao/quantization/api.py", "site-packages/other.py"):
+        compile(r"'\.'", path, "exec")
+print([warning.filename for warning in caught])
+"""
+
+
+def test_torchao_is_imported_for_int8_only_and_shows_nothing(copier_checkpoint):
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, copier_checkpoint]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['site-packages/other.py']\n", "")
+
+
+def test_transformers_quantizes_and_saves_by_torchao_as_without_this_package(copier_checkpoint, tmp_path):
+    from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
+
+    config = TorchAoConfig(Int8WeightOnlyConfig())
+    model = VaswaniForSeq2SeqLM.from_pretrained(copier_checkpoint, quantization_config=config)
+    model.save_pretrained(tmp_path)
+    loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
+    weights = [one.model.encoder.layers[0].fc1.weight for one in (model, loaded)]
+    assert all(isinstance(weight, Int8Tensor) for weight in weights)
+    assert torch.equal(*(weight.dequantize() for weight in weights))
