@@ -372,7 +372,7 @@ def test_tampered_content_and_delays(hub, api, repository, download):
     hub.fault("GET", "/whoami", delay=0.3)
     begin = time.monotonic()
     whoami()
-    assert 0.3 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin > 0.3
 
 
 def test_who_leaves_loopback_is_seen_and_who_leaks_a_token_too(hub, alice, tmp_path):

@@ -14,7 +14,7 @@ from transformers.utils import is_torchao_available
 # torchao logs at each import which of its CUDA parts it cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
-# Python compiles torchao again at each import where it writes no bytecode, and warns of invalid escape sequences.
+# Where Python writes no bytecode, each import compiles torchao and warns of its invalid escape sequences.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
@@ -28,8 +28,8 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers, but not torchao.
 
-    Every use of transformers imports torchao if torchao is installed, for one function of one quantizer. The import
-    takes a second, and prints warnings. In this package only weights in int8 need torchao.
+    Every use of transformers imports torchao if torchao is installed, for one function of one quantizer.
+    The import takes a second, and prints warnings. In this package only weights in int8 need torchao.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return

@@ -55,7 +55,7 @@ def run_without_package(hub, tmp_path, program, *arguments, token=None):
         cwd=tmp_path,
         env=environment,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=300,
     )
 
 

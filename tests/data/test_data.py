@@ -644,7 +644,7 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     # It was forked from a process whose strings have other hashes than those of this one.
     command = [python, "-c", TRAIN_AND_PREPARE, str(tmp_path)]
     root = Path(__file__).parents[2]
-    elsewhere = subprocess.run(command, check=True, cwd=root, timeout=600, capture_output=True, text=True)
+    elsewhere = subprocess.run(command, check=True, cwd=root, timeout=300, capture_output=True, text=True)
     train_tokenizer(iter(["ein Haus am Haus, ein Bau am Bau"]), 300).save_pretrained(tmp_path / "here")
     here, there = ((tmp_path / place / "tokenizer.json").read_bytes() for place in ("here", "there"))
     assert here == there

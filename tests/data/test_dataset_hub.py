@@ -223,7 +223,7 @@ arguments = ["train", {str(recipe.path)!r}, "--output_dir", {str(recipe.folder)!
 print([main([*arguments, *more]) for more in (["--dataset", "alice/none"], ["--dataset_revision", "{"0" * 40}"], [])])
 """
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
     assert result.stdout.endswith("[1, 1, 0]\n"), result.stderr
     sentences = [line for line in result.stderr.splitlines() if line.startswith("vaswani: ")]
     assert sentences == [

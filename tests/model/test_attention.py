@@ -91,7 +91,7 @@ WAYS = [
 def model(request, tiny_model, monkeypatch):
     if request.param in OTHERS:
         monkeypatch.setattr(layers_vaswani, "VaswaniAttention", OTHERS[request.param])
-    # Sums differ between processors in their order: in float32 by up to 3.4e-5 after the layers of these random models.
+    # Processors add in different orders. In float32 the outputs of these random models differ by up to 3.4e-5.
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
 

@@ -38,7 +38,7 @@ def test_it_lets_them_take_turns_and_prints_a_table(python, tmp_path):
     broken.chmod(0o755)
     command = [python, str(ROOT / "scripts" / "benchmark_training.py"), *words, python, "--pymarian", str(broken)]
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     rows = {cells(line)[0]: cells(line)[1:] for line in done.stdout.splitlines() if line.startswith("| ")}
     assert rows.pop("JoeyNMT") == ["not measured: no --joeynmt PYTHON"]

@@ -23,10 +23,11 @@ def in_two_processes(python: str, function, folder: Path, *, backend: str, secon
     words = [function.__name__, str(folder), backend, str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)]
-    for process in processes:
-        try:
-            process.wait(150)
-        finally:
+    try:
+        for process in processes:
+            process.wait(300)
+    finally:
+        for process in processes:
             process.kill()
     return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
 
@@ -35,10 +36,21 @@ def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None
     """Calls a function of this module in one of two processes, and writes its answer into the folder."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
+    _wait_for_both(folder, rank)
     timeout = timedelta(seconds=seconds)
     dist.init_process_group(backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timeout)
     (folder / f"answer-{rank}").write_text(json.dumps(globals()[name](rank, folder)))
     dist.destroy_process_group()
+
+
+def _wait_for_both(folder: Path, rank: int) -> None:
+    """Returns when both processes have started: on a busy machine one of them is seconds late."""
+    (folder / f"started-{rank}").touch()
+    for _ in range(1200):
+        if all((folder / f"started-{other}").exists() for other in range(2)):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("The other process has not started within two minutes.")
 
 
 def validate(rank, folder) -> dict[str, float]:

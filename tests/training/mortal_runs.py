@@ -123,7 +123,7 @@ def stuck_at(owner: str, name: str) -> Moment:
 def _be_stuck(owner, name, folder):
     def stuck(*args, **kwargs):
         Path(f"{folder}.slow").touch()
-        hashlib.pbkdf2_hmac("sha512", b"", b"", 60_000_000)
+        hashlib.pbkdf2_hmac("sha512", b"", b"", 300_000_000)
 
     setattr(pkgutil.resolve_name(owner), name, stuck)
 

@@ -35,8 +35,8 @@ model:
    encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
 training:
   {bf16: false,
-   max_steps: 20, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
-   warmup_steps: 4000, logging_steps: 1, eval_steps: 20, save_steps: 10}
+   max_steps: 20, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300,
+   gradient_accumulation_steps: 1, warmup_steps: 4000, logging_steps: 1, eval_steps: 20, save_steps: 10}
 decoding: {num_beams: 2, max_length: 8}
 """
 

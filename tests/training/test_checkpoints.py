@@ -168,9 +168,9 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):
     assert same(weights(folder), expected)
 
 
-@pytest.mark.parametrize(("bf16", "remedy"), [("false", ""), ("true", " or `training.bf16: false`")])
+@pytest.mark.parametrize("bf16", ["false", "true"])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani, tmp_path, where, bf16, remedy):
+def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani, tmp_path, where, bf16):
     def diverge(trainer):
         parameter = trainer.model.model.encoder.layers[0].fc1.weight
         if where == "loss":
@@ -184,6 +184,7 @@ def test_a_run_that_diverges_ends_before_anything_is_saved(run, at_step, vaswani
         "train", run.recipe, f"--output_dir={folder}", f"--bf16={bf16}", "--save_steps=3", "--eval_steps=3"
     )
     assert code == 1
+    remedy = " or `training.bf16: false`" if bf16 == "true" else ""
     assert sentence == (
         f"The loss or the gradient of step 6 is not finite, at a learning rate of 1.02e-01; the last good checkpoint is "
         f"'{folder}/checkpoint-3'. Try a lower `training.learning_rate_factor`, more `training.warmup_steps`, "

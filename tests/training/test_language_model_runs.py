@@ -29,8 +29,8 @@ tokenizer: {vocab_size: 300}
 model: {d_model: 16, STACK_layers: 1, STACK_attention_heads: 2, STACK_ffn_dim: 16, dropout: 0.1}
 training:
   {bf16: false,
-   max_steps: 8, text_tokens_per_batch: 1500, gradient_accumulation_steps: 2, warmup_steps: 4, logging_steps: 2,
-   eval_steps: 4, save_steps: 4}
+   max_steps: 8, text_tokens_per_batch: 1500, gradient_accumulation_steps: 2, warmup_steps: 4,
+   logging_steps: 2, eval_steps: 4, save_steps: 4}
 """
 TEXTS = ["twenty-three = dreiundzwanzig", "", "five = fünf"]
 tasks = pytest.mark.parametrize("task", CLASSES)

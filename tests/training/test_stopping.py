@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from mortal_runs import fail_at, live, slow_at, stuck_at
+from mortal_runs import PATIENCE, fail_at, live, slow_at, stuck_at
 from test_killed import assert_same_run
 from tiny_runs import RECIPE
 
@@ -18,6 +18,7 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import Stop
 
+# Launchers and schedulers kill 30 seconds after they have asked. What a signal interrupts here takes longer.
 IN_TIME = 30.0
 
 
@@ -51,9 +52,10 @@ def interrupted(recipe, folder, moment, rank, processes):
     keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
     life = live(recipe, folder, *keys, processes=processes, moment=moment)
     slow = folder.with_name(f"{folder.name}.slow")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 2 * PATIENCE.total_seconds()
     while not slow.exists() and time.monotonic() < end:
         time.sleep(0.05)
+    assert slow.exists(), life.said()
     time.sleep(0.2)
     os.kill(life.processes[rank].pid, signal.SIGTERM)
     return ended(life)
@@ -73,7 +75,7 @@ def interrupted(recipe, folder, moment, rank, processes):
 def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, saved, rank, processes):
     folder = tmp_path / "run"
     seconds, said = interrupted(recipe, folder, slow_at(*place), rank, processes)
-    assert seconds < IN_TIME / 3
+    assert seconds < IN_TIME
     assert [path.name for path in checkpoints_in(folder)] == saved
     assert "continue with `--resume true`" in said
     if rank == 0 and processes == 1 and place != CORPUS:
@@ -86,7 +88,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path,
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), (1, 2)])
 def test_a_library_that_gives_nothing_back_is_no_reason_to_stay(recipe, tmp_path, rank, processes):
     seconds, said = interrupted(recipe, tmp_path / "run", stuck_at(*CORPUS), rank, processes)
-    assert seconds < IN_TIME / 2
+    assert seconds < IN_TIME
     assert "The run was interrupted, before its first checkpoint; continue with `--resume true`." in said
 
 
@@ -103,12 +105,12 @@ def test_a_run_does_not_wait_for_processes_that_it_has_begun():
     # The trace of an error holds those that load data.
     began = time.monotonic()
     with Stop().listening(Processes()):
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(10,), daemon=True)
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
         child.start()
     seconds = time.monotonic() - began
     child.kill()
     child.join()
-    assert seconds < 5
+    assert seconds < IN_TIME
 
 
 def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
@@ -159,9 +161,9 @@ def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
 
     for place in (socket.gethostname(), None):
         # A fork of this process, which has threads, may hang before it can be ended.
-        with subprocess.Popen(["sleep", "60"]) as child:
+        with subprocess.Popen(["sleep", "120"]) as child:
             with Stop().listening(Two(place)):
                 os.kill(os.getpid(), signal.SIGTERM)
                 with pytest.raises(subprocess.TimeoutExpired) if place else contextlib.nullcontext():
-                    assert child.wait(0.5 if place else 15) == -signal.SIGTERM
+                    assert child.wait(0.5 if place else 60) == -signal.SIGTERM
             child.kill()

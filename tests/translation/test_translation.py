@@ -554,7 +554,7 @@ def test_a_reader_that_has_enough_gets_no_traceback(python, checkpoint):
         shell=True,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert process.stdout.count("\n") == 1
     assert "Traceback" not in process.stderr and "BrokenPipe" not in process.stderr
