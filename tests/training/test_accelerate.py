@@ -32,7 +32,7 @@ data:
 tokenizer: {vocab_size: 280}
 model:
   {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
+   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.1, label_smoothing: 0.1}
 training:
   {bf16: false,
    max_steps: 20, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300,
