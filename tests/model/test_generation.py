@@ -309,7 +309,10 @@ def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
         ({"do_sample": True, "top_k": -1}, "`top_k` must be an integer of 0 or more, but is -1."),
         ({"do_sample": True, "temperature": 0}, "`temperature` must be a number above 0, but is 0."),
         ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
-        ({"ensemble": "model"}, "`ensemble` must be a list of models, but is str of something else."),
+        (
+            {"ensemble": "model"},
+            "`ensemble` must be a list of models, but is a str; write `ensemble=[…]` around one model.",
+        ),
         (
             {"must_contain": [[[EOS]]]},
             "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target tokens "

@@ -278,7 +278,7 @@ def test_a_bad_line_ends_the_work_behind_the_lines_before_it(vaswani, copier_che
     for options in ([], ["--workers", "2"]):
         code, out, errors = vaswani(*argv, "--input", str(tmp_path / "in"), *options)
         assert (code, out) == (1, "ja?\neins\n")
-        assert f"vaswani: Line 3 of {tmp_path / 'in'}: `must_contain` asks for" in errors
+        assert f"vaswani: Line 3 of {tmp_path / 'in'}: `must_contain` has 'Hund Hund" in errors
     code, out, errors = vaswani(*argv, "--input", str(tmp_path / "in"), "--on_error", "skip")
     assert (code, out) == (0, "ja?\neins\n\nzwei,\n") and "vaswani: 1 of 4 lines were skipped" in errors
 

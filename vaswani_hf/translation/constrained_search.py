@@ -10,6 +10,7 @@ possible, and reports the others as unmet.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -245,9 +246,6 @@ class PhraseSearch(BeamSearch):
         num_kept (int): Beams for each number of missing tokens; `num_beams` of the config is the number of all beams.
         *args: As `BeamSearch` has them.
         **kwargs: As `BeamSearch` has them.
-
-    Raises:
-        ValueError: If the phrases of a sentence are longer than its translation may be.
     """
 
     of_sentences = (*BeamSearch.of_sentences, "progress")
@@ -267,21 +265,10 @@ class PhraseSearch(BeamSearch):
         options = [num_kept + ends + 2 * len(wanted.phrases) for wanted in phrases]
         self.num_options, self.most_options = torch.tensor(options, device=self.limits.device), max(options)
         self.most_missing = max(wanted.length for wanted in phrases)
-        # Phrases have no room at the last place if a setting forces a token there.
-        has_forced_end = self.config.forced_eos_token_id is not None
-        is_longest = self.limits == self.config.max_length - self.prompt_length
-        self.capacity = self.limits - (is_longest & has_forced_end).long()
-        capacities, begun = self.capacity.tolist(), []
+        self.capacity = _capacity(self.limits, self.prompt_length, self.config)
+        begun = []
         for sentence, prompt in zip(self.sentences.tolist(), self.sequences[:, 0].tolist(), strict=True):
             progress = phrases[sentence].progress(prompt)
-            if phrases[sentence].missing(progress) > capacities[sentence]:
-                raise PhraseError(
-                    sentence,
-                    [[*phrase] for phrase in phrases[sentence].phrases],
-                    f"these are {phrases[sentence].length} tokens, and the translation has room for no more "
-                    f"than {capacities[sentence]}{' before `forced_eos_token_id`' if has_forced_end else ''}; give a larger "
-                    "`max_new_tokens` or fewer phrases",
-                )
             begun.append([*progress, *[0] * (self.tables.lengths.shape[1] - len(progress))])
         # [N, K, F] int64: the progress of each beam.
         self.progress = torch.tensor(begun, device=self.limits.device)[:, None].expand(-1, self.num_beams, -1)
@@ -456,9 +443,26 @@ def search_again(
 def _grid_search(
     task: Any, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> PhraseSearch:
-    """The search with these phrases of some sentences; the others keep what the search without phrases has found."""
+    """The search with these phrases of some sentences; the others keep what the search without phrases has found.
+
+    Raises:
+        PhraseError: If the phrases of a sentence do not fit into its translation.
+    """
     num_sentences = len(task.prompt)
-    phrases = [Phrases(wanted.get(sentence, ())) for sentence in range(num_sentences)]
+    capacities = _capacity(task.arguments[0], task.prompt.shape[1], config).tolist()
+    phrases = []
+    for sentence, (prompt, capacity) in enumerate(zip(task.prompt.tolist(), capacities, strict=True)):
+        fitting = _fitting_phrases(wanted.get(sentence, []), prompt, capacity)
+        if fitting is None:
+            asked = [[*phrase] for phrase in wanted[sentence]]
+            end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
+            raise PhraseError(
+                sentence,
+                asked,
+                f"these are {Phrases(asked).length} tokens, and the translation has room for no more than {capacity}{end}; give "
+                "a larger `max_new_tokens` or fewer phrases",
+            )
+        phrases.append(Phrases(fitting))
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(of_sentence.length for of_sentence in phrases))
     # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
@@ -470,6 +474,38 @@ def _grid_search(
     if search.may_leave:
         found.take_over(search)
     return found
+
+
+def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
+    """The tokens [B] that phrases may take, for limits [B] of new tokens: not the last one if a setting forces that."""
+    has_forced_end = config.forced_eos_token_id is not None
+    is_longest = limits == config.max_length - prompt_length
+    return limits - (is_longest & has_forced_end).long()
+
+
+def _fitting_phrases(
+    phrases: list[Sequence[int]], prompt: Sequence[int], capacity: int
+) -> Sequence[Sequence[int]] | None:
+    """The phrases, or if they fit only where they overlap the shortest row of tokens that has all; None if that is too long."""
+    asked = Phrases(phrases)
+    if asked.missing(asked.progress(prompt)) <= capacity:
+        return phrases
+    merged = _shortest_row([phrase for phrase in asked.phrases if not Phrases([phrase]).are_in(prompt)])
+    row = Phrases([merged])
+    return [merged] if row.missing(row.progress(prompt)) <= capacity else None
+
+
+def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shortest row of tokens with all phrases; of more phrases than six only their own order is tried."""
+    orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
+    rows = []
+    for order in orders:
+        row: tuple[int, ...] = ()
+        for phrase in order:
+            if not Phrases([phrase]).are_in(row):
+                row += phrase[_longest_beginning(phrase, row) :]
+        rows.append(row)
+    return min(rows, key=len)
 
 
 def unmet_phrases(

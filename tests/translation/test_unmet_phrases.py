@@ -1,0 +1,214 @@
+"""Phrases that other settings do not allow, prefixes of blank texts and text that is no Unicode, up to the command line."""
+
+import json
+import logging
+
+import pytest
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from vaswani_hf import TranslationPipeline
+from vaswani_hf.translation import Translator
+from vaswani_hf.translation.translator import Request, TranslationOptions
+
+# A word may occur once, so that the third phrase cannot be there with the first two.
+CIRCLE = ["der Hund", "Hund läuft", "läuft der"]
+ONCE = {"no_repeat_ngram_size": 1, "num_beams": 3}
+WARNING = (
+    "Line 2 has 'läuft der' in `must_contain`, but no translation with that was found under the other settings; its "
+    "translation is without it."
+)
+
+
+def phrases_of(translator, text):
+    return translator.target_tokenizer(f"a {text}", add_special_tokens=False)["input_ids"][1:]
+
+
+def test_unmet_phrases_are_told(copier, caplog):
+    lines, phrases = ["nein", "der Hund nein", "eins"], [["ja?"], CIRCLE, None]
+    with caplog.at_level(logging.WARNING):
+        found = list(copier.translate(lines, must_contain=phrases, return_scores=True, **ONCE))
+    assert [record.getMessage() for record in caplog.records] == [WARNING]
+    assert [translation.unmet_phrases for translation in found] == [None, ["läuft der"], None]
+    assert "ja?" in found[0].text and "der Hund läuft" in found[1].text
+    # The score is that of the model, and none of what does not exist.
+    assert all(-20 < translation.score < 0 and translation.tokens for translation in found)
+    (scored,) = copier.score([lines[1]], [found[1].text])
+    assert scored.log_prob == pytest.approx(found[1].log_prob, abs=1e-4)
+    assert list(copier.translate(lines, must_contain=phrases, **ONCE)) == [translation.text for translation in found]
+
+
+def test_sentences_of_a_text_have_their_own_phrases(copier):
+    options = {**ONCE, "split_sentences": True, "return_scores": True, "num_return_sequences": 2}
+    (translation,) = copier.translate(["der Hund. Mr. Öl"], must_contain=[["Öl", *CIRCLE]], **options)
+    for each in (translation, *translation.alternatives):
+        assert each.unmet_phrases == ["läuft der"] and "Öl" in each.text
+
+
+def test_the_repetition_guard_keeps_phrases(copier):
+    # The guard would forbid what the phrase repeats.
+    options = {"num_beams": 2, "repetition_guard": True}
+    (translation,) = copier.translate(["ja?"], must_contain=[["nein nein nein nein nein"]], **options)
+    assert "nein nein nein nein nein" in translation
+
+
+def test_a_translation_that_does_not_exist_is_no_alternative(copier):
+    words = phrases_of(copier, "nein")
+    suppressed = [token for token in range(len(copier.target_tokenizer)) if token not in (2, *words)]
+    options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 1, "suppress_tokens": suppressed}
+    (translation,) = copier.translate(["eins"], return_scores=True, **options)
+    both = [translation, *translation.alternatives]
+    assert len(both) == 1 + len(words) and min(each.score for each in both) > -100
+    pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
+    (records,) = pipeline(["eins"], **options)
+    assert [record["translation_text"] for record in records] == [each.text for each in both]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"must_contain": [["nein", "ja? ja?"]], "no_repeat_ngram_size": 1},
+            r"`must_contain` has 'ja\? ja\?' for the text 'eins', but `no_repeat_ngram_size` is 1 and forbids \[\d+\] twice, as "
+            "it has it; leave one of them out.",
+        ),
+        (
+            {"must_contain": [["der Hund läuft", "die Straße"]], "max_new_tokens": 3},
+            r"`must_contain` has 'der Hund läuft', 'die Straße' for the text 'eins', but these are \d+ tokens, and the "
+            "translation has room for no more than 3; give a larger `max_new_tokens` or fewer phrases.",
+        ),
+        (
+            {"suppress_tokens": list(range(320))},
+            r"No translation of the text 'eins' was found, because at some step every token is forbidden by "
+            r"`suppress_tokens` = \[0, 1, .*; change one of them.",
+        ),
+    ],
+)
+def test_a_contradiction_names_the_text_and_both_sides(copier, options, message):
+    with pytest.raises(ValueError, match=f"^{message}$") as raised:
+        list(copier.translate(["eins"], **{"num_beams": 2, **options}))
+    assert raised.value.line_number == 1
+
+
+def test_a_contradiction_costs_no_other_line(copier):
+    phrases = [["ja? ja?"], None]
+    bad, good = copier.translate(["eins", "nein"], on_error="skip", must_contain=phrases, **ONCE)
+    assert "`no_repeat_ngram_size` is 1" in bad.error and good == "nein"
+
+
+def test_a_prefix_of_forbidden_tokens_is_named(copier):
+    prefix = copier.target_tokenizer("nein ja?", add_special_tokens=False)["input_ids"]
+    for setting in ({"bad_words_ids": [prefix[1:]]}, {"suppress_tokens": prefix[:1]}):
+        with pytest.raises(
+            ValueError, match="^`target_prefix` has the tokens .* for the text 'eins', but `[a-z_]*` forbids "
+        ):
+            list(copier.translate(["eins"], target_prefixes=["nein ja?"], **setting))
+
+
+def test_a_blank_text_keeps_its_prefix_and_lacks_its_phrases(copier, caplog):
+    lines, prefixes, phrases = (
+        ["", "  ", "eins", ""],
+        ["nein ja?", " der ", "nein", None],
+        [["ja?"], ["Öl"], None, None],
+    )
+    for settings in ({}, {"split_sentences": True}):
+        found = list(
+            copier.translate(
+                lines, target_prefixes=prefixes, must_contain=phrases, return_scores=True, num_beams=2, **settings
+            )
+        )
+        texts = [translation.text for translation in found]
+        assert texts[:2] + texts[3:] == ["nein ja?", "der", ""] and texts[2].startswith("nein")
+        assert [translation.unmet_phrases for translation in found] == [None, ["Öl"], None, None]
+        assert [word.word for word in found[0].words] == ["nein", "ja?"] and found[0].score == 0.0
+    assert list(copier.translate(lines, target_prefixes=prefixes, num_beams=2)) == texts
+    pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
+    assert pipeline(["", "eins"], target_prefix="nein")[0] == {"translation_text": "nein"}
+    (record,) = pipeline("", target_prefix="nein", return_tensors=True)
+    assert copier.target_tokenizer.decode(record["translation_token_ids"][1:]).strip() == "nein"
+    (record,) = pipeline("der Hund nein", must_contain=CIRCLE, **ONCE)
+    assert record["unmet_phrases"] == ["läuft der"]
+
+
+HALF = r"'\\ud800', half a character, which UTF-8 cannot write.$"
+
+
+def test_half_a_character_is_one_sentence(copier):
+    pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
+    for inputs in ("\ud800 eins", ["eins", "\ud800"], iter(["\ud800"])):
+        with pytest.raises(ValueError, match=f"^A text to translate must be valid Unicode, but one holds {HALF}"):
+            list(pipeline(inputs))
+    for constraint, name in (
+        ({"target_prefix": "\ud800"}, "A target prefix"),
+        ({"must_contain": ["\ud800"]}, "A phrase of `must_contain`"),
+        ({"stop_sequence": "\ud800"}, "A stop sequence"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} must be valid Unicode, but one holds {HALF}"):
+            pipeline("eins", **constraint)
+    with pytest.raises(ValueError, match="half a character"):
+        list(copier.translate_requests([Request("\ud800")], TranslationOptions()))
+
+
+def test_what_is_no_list_of_texts_is_one_sentence(copier):
+    pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
+    with pytest.raises(
+        TypeError, match=r"^Texts must be one argument, a list such as `\['eins', 'nein'\]`, but are 2 arg"
+    ):
+        pipeline("eins", "nein")
+    tensor = torch.tensor([3, 4])
+    for constraint, message in (
+        ({"must_contain": tensor}, "`must_contain` must be a list of phrases, but is a Tensor."),
+        ({"must_contain": [tensor]}, "A phrase of `must_contain` must be a str, but one is of type Tensor."),
+        ({"target_prefix": tensor}, "`target_prefix` must be a str or a list of them, but is a Tensor."),
+    ):
+        with pytest.raises(TypeError, match=f"^{message}$"):
+            pipeline("eins", **constraint)
+    for phrases in (tensor.view(1, 2), [tensor], [[tensor]]):
+        with pytest.raises(TypeError, match="^Line 1 of `must_contain` must be a str, but is of type Tensor.$"):
+            list(copier.translate(["eins"], must_contain=phrases))
+    with pytest.raises(ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"):
+        pipeline("eins", ensemble=copier.model)
+    with pytest.raises(ValueError, match="^`ensemble` must be a list of checkpoints, but is the str 'a'.$"):
+        Translator.from_pretrained("a", ensemble="a")
+
+
+@pytest.fixture
+def marian(copier):
+    config = copier.model.config
+    ids = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
+    shape = {"vocab_size": config.vocab_size, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+    torch.manual_seed(0)
+    return MarianMTModel(MarianConfig(**shape, **ids, encoder_attention_heads=2, decoder_attention_heads=2)).eval()
+
+
+def test_a_model_of_another_class_translates_with_ours(copier, marian):
+    pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
+    texts = ["eins nein", "", "der Hund läuft"]
+    records = pipeline(texts, ensemble=[marian], target_prefix=["ja?", None, None], return_scores=True, num_beams=2)
+    assert [record["translation_text"] for record in records][1:] == texts[1:]
+    both = Translator(copier.model, copier.source_tokenizer, copier.target_tokenizer, ensemble=[marian])
+    for line, prefix, record in zip(texts, ["ja?", None, None], records, strict=True):
+        (alone,) = both.translate([line], target_prefixes=[prefix], return_scores=True, num_beams=2)
+        assert (alone.text, alone.score) == (record["translation_text"], pytest.approx(record["score"], abs=1e-5))
+    with pytest.raises(
+        ValueError, match="^`ensemble` needs a Vaswani model as the first one, but that is a MarianMTModel"
+    ):
+        Translator(marian, copier.source_tokenizer, copier.target_tokenizer, ensemble=[copier.model])
+    other = Translator(marian, copier.source_tokenizer, copier.target_tokenizer)
+    with pytest.raises(
+        ValueError, match="^`must_contain` must be left out for a model of type 'marian', whose search"
+    ):
+        list(other.translate(["eins"], must_contain=[["nein"]]))
+
+
+def test_the_command_line_reports_and_keeps_lines(vaswani, copier_checkpoint, tmp_path):
+    rows = [{"text": "nein"}, {"text": "der Hund nein", "must_contain": CIRCLE}, {"text": "", "target_prefix": "ja?"}]
+    path = tmp_path / "in"
+    path.write_text("\n\n".join(map(json.dumps, rows)) + "\n   \n", encoding="utf-8")
+    argv = ("translate", copier_checkpoint, "--input_format", "json", "--input", path, "--no_repeat_ngram_size", 1)
+    code, out, _ = vaswani(*argv, "--device", "cpu", "--num_beams", 3, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and [record["text"] for record in records] == ["nein", "", "der Hund läuft", "", "ja?", ""]
+    assert [record.get("unmet_phrases") for record in records] == [None, None, ["läuft der"], None, None, None]
+    code, out, _ = vaswani(*argv, "--device", "cpu", "--num_beams", 3)
+    assert (code, out) == (0, "nein\n\nder Hund läuft\n\nja?\n\n")
