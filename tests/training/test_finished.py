@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from vaswani_hf.data.number_words import number_pairs
+from vaswani_hf.data.toy_corpora import number_pairs
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.checkpoint.manifest import damage
