@@ -52,8 +52,8 @@ def at_step(monkeypatch):
 
 def unfinished(folder):
     """As if the run had been killed between its last checkpoint and its results."""
-    (folder / "results.json").unlink()
-    (folder / "model.safetensors").unlink()
+    for name in ("manifest.json", "results.json", "model.safetensors"):
+        (folder / name).unlink()
     return folder
 
 
@@ -493,7 +493,7 @@ def test_a_run_does_not_end_before_the_step_that_it_has_come_to(run, copied):
 
 
 def test_a_run_without_its_recipe_is_not_continued(run, copied):
-    (copied / "recipe.yaml").unlink()
+    (unfinished(copied) / "recipe.yaml").unlink()
     with pytest.raises(
         ValueError, match="holds an earlier run without its recipe.yaml; copy the whole folder of the run"
     ):

@@ -5,10 +5,10 @@ import os
 import shutil
 
 import pytest
-from vaswani_hf.data.toy_corpora import number_pairs
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.checkpoint.manifest import damage
+from vaswani_hf.data.toy_corpora import number_pairs
 
 FINAL = (
     "model.safetensors",

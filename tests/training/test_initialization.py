@@ -95,7 +95,7 @@ def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_
 def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_now(run, finished, tmp_path):
     base = shutil.copytree(finished, tmp_path / "base", ignore=shutil.ignore_patterns("checkpoint-*"))
     folder = run("next", f"--init_from={base}", *AT_REST)
-    for path in [*folder.glob("checkpoint-*"), folder / "model.safetensors"]:
+    for path in [*folder.glob("checkpoint-*"), folder / "model.safetensors", folder / "manifest.json"]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (tmp_path / "moved").mkdir()
     moved = base.rename(tmp_path / "moved" / "base")

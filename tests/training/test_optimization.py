@@ -14,7 +14,7 @@ from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
-from vaswani_hf.training.optimizer import Muon, MuonAndAdamW, muon_and_adamw, orthogonalized
+from vaswani_hf.training.optimizer import MOMENTUM, Muon, MuonAndAdamW, muon_and_adamw, orthogonalized
 from vaswani_hf.training.schedule import learning_rate, scheduled_rate, scheduler_of
 from vaswani_hf.translation.translator import Translator
 
@@ -103,9 +103,6 @@ def test_muon_is_pytorch_s(monkeypatch):
         assert not torch.allclose(one, torch.full_like(one, 0.1), atol=3e-3)
 
 
-<<<<<<< HEAD
-@pytest.mark.usefixtures("bfloat16_in_hardware")
-=======
 @pytest.mark.parametrize(
     ("bf16", "shape", "dtype"),
     [
@@ -123,14 +120,15 @@ def test_the_run_and_the_shape_decide_muon_s_precision(monkeypatch, bf16, shape,
     optimizer = MuonAndAdamW([weight], [], TrainingSection(optimizer="muon", bf16=bf16))
     optimizer.step()
     # The step from zero is a multiple of the orthogonal matrix, whose entries are numbers of that type.
-    expected = orthogonalized(weight.grad, dtype == torch.bfloat16)
-    other = orthogonalized(weight.grad, dtype != torch.bfloat16)
+    momentum = torch.zeros(shape).lerp(weight.grad, 1 - MOMENTUM)
+    direction = weight.grad.lerp(momentum, MOMENTUM)
+    expected = orthogonalized(direction, dtype == torch.bfloat16)
+    other = orthogonalized(direction, dtype != torch.bfloat16)
     scale = -0.2 * max(shape) ** 0.5
     assert torch.allclose(weight, scale * expected, atol=1e-6)
     assert not torch.allclose(weight, scale * other, atol=1e-6)
 
 
->>>>>>> refs/heads/bf16
 def test_a_state_of_muon_is_taken_up(tiny_model):
     def steps(model, optimizer, count):
         for seed in range(count):

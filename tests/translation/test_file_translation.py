@@ -445,7 +445,6 @@ HALF_CHARACTER = "must hold text, but holds '\\ud800', half a character, which U
         ('{"text": "a", "target_prefix": "\\ud800"}', HALF_CHARACTER),
         ('{"text": "a", "must_contain": ["b", "\\ud800"]}', HALF_CHARACTER),
         ("[1]", "must be a JSON object, but begins with '[1]'."),
-        ("", "must be a JSON object, but begins with ''."),
         ('{"txt": "a"}', "must have no other keys than text, target_prefix, must_contain, but has 'txt'."),
         ("{}", "must have a string as `text`, and as `target_prefix` if there is one."),
         (
