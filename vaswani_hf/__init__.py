@@ -122,12 +122,7 @@ PACKAGE_PARTS["Translator"] = lambda: import_module(".translation.translator", _
 PACKAGE_PARTS["constrained_requests"] = lambda: (
     import_module(".translation.constraints", __name__).constrained_requests
 )
-PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
 PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
-PACKAGE_PARTS["DecoderLayerStep"] = lambda: import_module(".translation.direct_steps", __name__).DecoderLayerStep
-PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
-PACKAGE_PARTS["top_candidates"] = lambda: import_module(".translation.fast_candidates", __name__).top_candidates
-PACKAGE_PARTS["LateReading"] = lambda: import_module(".translation.late_reading", __name__).LateReading
 
 
 __all__ = [

@@ -12,8 +12,8 @@ from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model import layers_vaswani
-from vaswani_hf.model.attention_vaswani import AttentionWatch, VaswaniAttention
-from vaswani_hf.model.incremental_decoding_vaswani import RowDecoder, TreeDecoder
+from vaswani_hf.model.attention_vaswani import AttentionRecorder, VaswaniAttention
+from vaswani_hf.model.decoding_vaswani import RowDecoder, TreeAttentionDecoder
 
 FIELDS = {
     "d_model": {"d_model": 24},
@@ -55,7 +55,7 @@ class NearbyDistances(VaswaniAttention):
     def scores(self, query, key):
         return -(query.unsqueeze(3) - key.unsqueeze(2)).abs().sum(dim=-1)
 
-    def neighbourhood(self, query_positions, key_positions):
+    def local_mask(self, query_positions, key_positions):
         return (query_positions - key_positions).abs() <= 2
 
 
@@ -132,7 +132,7 @@ def decoders(model, batch, num_beams, **settings):
     kwargs = {"encoder_outputs": encoded, "attention_mask": batch["attention_mask"], "use_cache": True}
     if "decoder_attention_mask" in batch:
         kwargs["decoder_attention_mask"] = batch["decoder_attention_mask"].repeat_interleave(num_beams, dim=0)
-    return TreeDecoder(model, config, dict(kwargs)), RowDecoder(model, config, dict(kwargs))
+    return TreeAttentionDecoder(model, config, dict(kwargs)), RowDecoder(model, config, dict(kwargs))
 
 
 @torch.no_grad()
@@ -171,8 +171,8 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
 @torch.no_grad()
 def test_watched_weights_are_the_models_own_attentions(model):
     batch = inputs_of(model, True)
-    watch = AttentionWatch(range(model.config.decoder_layers))
-    watched = model(**batch, attention_watch=watch).logits
+    watch = AttentionRecorder(range(model.config.decoder_layers))
+    watched = model(**batch, attention_recorder=watch).logits
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True)
     # Padding attends to something else in each implementation, and does not count.

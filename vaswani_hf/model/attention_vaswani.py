@@ -1,7 +1,7 @@
 """Attention: the one place where masks, scores, weights and the cache of keys and values meet.
 
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood` (those that a config names
+Another score function overrides `VaswaniAttention.scores`, another mask defines its `local_mask` (those that a config names
 are in score_functions_vaswani and window_vaswani); training, cached decoding, the search's tree, coverage and alignments then
 follow, and shortcuts that do not know it are not taken. Sections and equations are those of "Attention Is All You Need" (arXiv
 1706.03762). Letters of shapes: B batch, S source length, T target length, H heads, D model width, K key width per head; in the
@@ -23,16 +23,16 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
-from .window_vaswani import Blocks, additive_mask, has_gaps, is_near, is_waited_for, window_mask
+from .window_vaswani import Blocks, additive_mask, has_gaps, in_window, needs_sync, window_mask
 
 # Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
-Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class AttentionWatch:
+class AttentionRecorder:
     """Cross-attention weights of chosen decoder layers (numbers from 0), which fused kernels do not give.
 
-    A call of the model takes it as `attention_watch=`; nothing is attached to the model, so that other threads do not see
+    A call of the model takes it as `attention_recorder=`; nothing is attached to the model, so that other threads do not see
     it. `weights` by layer are [B, T, S] float32, the mean over the heads; each row adds up to 1.
     """
 
@@ -40,7 +40,7 @@ class AttentionWatch:
         self.layers = frozenset(layers)
         self.weights: dict[int, torch.Tensor] = {}
 
-    def take(self, layer_idx: int, weights: torch.Tensor) -> None:
+    def record(self, layer_idx: int, weights: torch.Tensor) -> None:
         """Keep the weights [B, H, T, S] of a layer."""
         self.weights[layer_idx] = weights.float().mean(dim=1)
 
@@ -96,7 +96,7 @@ def attention_masks(
     one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
-    if past_key_values is None and is_waited_for(inputs_embeds) and _are_plain(attentions, attention_mask):
+    if past_key_values is None and needs_sync(inputs_embeds) and _are_plain(attentions, attention_mask):
         return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
@@ -117,7 +117,7 @@ def attention_masks(
             # Its masks know no positions that are rows.
             implementation = "sdpa"
         # Cross-attention sees the whole source.
-        allowed = attention.neighbourhood if encoder_hidden_states is None else None
+        allowed = attention.local_mask if encoder_hidden_states is None else None
         kind, is_flex = (implementation, getattr(allowed, "args", allowed)), implementation == "flex_attention"
         is_local = attention.window is not None and not is_static
         # Flex attention knows places and no positions.
@@ -136,7 +136,7 @@ def attention_masks(
 
 
 def _are_plain(attentions: Sequence["VaswaniAttention"], mask: torch.Tensor | None) -> bool:
-    of_all = all(one.implementation in ("eager", "sdpa") and one.neighbourhood is None for one in attentions)
+    of_all = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
     return of_all and getattr(mask, "ndim", 0) == 2
 
 
@@ -159,7 +159,7 @@ def tree_masks(
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:
-        allowed = attention.neighbourhood if key_positions is not None else None
+        allowed = attention.local_mask if key_positions is not None else None
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])
@@ -193,7 +193,7 @@ class VaswaniAttention(nn.Module):
 
     # None for all pairs of positions that the order allows; a subclass may narrow self-attention down by a method of query
     # and key positions (int64, broadcastable), True where one may attend. Only their difference may matter: padding shifts both.
-    neighbourhood: Neighbourhood | None = None
+    local_mask: LocalMask | None = None
 
     def __init__(
         self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False, is_cross: bool = False
@@ -207,7 +207,7 @@ class VaswaniAttention(nn.Module):
         # Cross-attention sees the whole source.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
-            self.neighbourhood = partial(is_near, self.window, self.neighbourhood)
+            self.local_mask = partial(in_window, self.window, self.local_mask)
         self.attention_dropout = config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
@@ -261,7 +261,7 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         attention_mask: torch.Tensor | None = None,
-        attention_watch: AttentionWatch | None = None,
+        attention_recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from each position to those that the mask allows: [B, T, D], and the weights [B, H, T, S] where there are any.
@@ -273,7 +273,7 @@ class VaswaniAttention(nn.Module):
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
         key, value = self.keys_and_values(hidden_states, key_value_states, past_key_values)
-        watch = None if key_value_states is None else attention_watch
+        watch = None if key_value_states is None else attention_recorder
         output, weights = self.attend(query, key, value, attention_mask, watch, **kwargs)
         return self.out_proj(output.reshape(*batch_shape, -1)), weights
 
@@ -283,7 +283,7 @@ class VaswaniAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        watch: AttentionWatch | None = None,
+        watch: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
@@ -300,7 +300,7 @@ class VaswaniAttention(nn.Module):
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if watch is not None and self.layer_idx in watch.layers:
             watched = self.weights(query, key, attention_mask)
-            watch.take(self.layer_idx, _unfolded(watched, rows, length))
+            watch.record(self.layer_idx, _unfolded(watched, rows, length))
         # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
         pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
         if pad > 0:

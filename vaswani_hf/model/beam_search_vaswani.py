@@ -1,6 +1,6 @@
 """Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go on.
 
-This file travels with every checkpoint because `generate` searches with it. Logits come from incremental_decoding_vaswani.
+This file travels with every checkpoint because `generate` searches with it. Logits come from decoding_vaswani.
 The rules are those of transformers: each step looks at twice as many candidates as there are beams, a candidate that
 ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
 without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the
@@ -12,18 +12,18 @@ T tokens so far with the prompt, V target vocabulary.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PrefixConstrainedLogitsProcessor
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from .configuration_vaswani import PACKAGE_PARTS
-from .incremental_decoding_vaswani import gather_beams
-from .window_vaswani import is_waited_for
+from .decoding_vaswani import gather_beams
+from .window_vaswani import needs_sync
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
-NOTHING = -1e9
+NEG_INF = -1e9
 # Criteria that the search checks itself.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
@@ -57,13 +57,49 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best ways to go on, by log-probabilities [N, K, V] and scores [N, K] of the beams; nothing where there are fewer."""
-    num_classes, total = log_probs.shape[2], (log_probs + scores.unsqueeze(2)).flatten(1)
+    """The best candidates, by log-probabilities [N, K, V] and scores [N, K] of the beams.
+
+    If there are fewer than `number` candidates, the others have the score NEG_INF. With many classes the search looks at
+    the chunks of classes with the highest maxima only. These contain the best candidates, and this takes half the time.
+    """
+    num_sentences, num_beams, num_classes = log_probs.shape
+    size = chunk_size(num_classes)
+    if size == 1 or num_beams * num_classes // size < number:
+        return _top_of_all(log_probs, scores, number)
+    num_chunks = num_classes // size
+    # [N, K, V / size, size]
+    chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
+    maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
+    # [N, number]: the best chunks, numbered over all beams of a sentence.
+    chosen = maxima.flatten(1).topk(number, sorted=False).indices
+    # [N, number, size]
+    members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
+    of_parents = scores.gather(1, chosen // num_chunks).unsqueeze(2)
+    best, index = (members + of_parents).flatten(1).topk(number)
+    chosen = chosen.gather(1, index // size)
+    return Candidates(best, chosen // num_chunks, chosen % num_chunks * size + index % size)
+
+
+def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
+    """`top_candidates` without chunks."""
+    num_classes = log_probs.shape[2]
+    total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
-    if (missing := number - total.shape[1]) > 0:
-        best = torch.nn.functional.pad(best, (0, missing), value=NOTHING)
+    missing = number - total.shape[1]
+    if missing > 0:
+        best = torch.nn.functional.pad(best, (0, missing), value=NEG_INF)
         index = torch.nn.functional.pad(index, (0, missing))
     return Candidates(best, index // num_classes, index % num_classes)
+
+
+@lru_cache
+def chunk_size(num_classes: int) -> int:
+    """The divisor of the number of classes that is nearest to its square root, or 1 if no divisor is near."""
+    root = math.isqrt(num_classes)
+    if root <= 16:
+        return 1
+    near = [size for size in range(root // 4 + 1, root * 4) if num_classes % size == 0]
+    return min(near, key=lambda size: abs(math.log(size / root)), default=1)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
@@ -73,6 +109,32 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
     # What `torch.multinomial` does after it has waited for the device to look at the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
+
+
+class DeferredReader:
+    """Reads the numbers of each step one step later, so that a GPU has work while they are copied to the CPU.
+
+    The search then takes one step more than it needs. This step has no effect.
+    """
+
+    def __init__(self):
+        self.sent: tuple | None = None
+
+    def exchange(self, asked: tuple | None) -> tuple | None:
+        """Hand in the numbers of this step and what belongs to them; returns those of the step before, on the CPU."""
+        before, self.sent = self.sent, None
+        if asked is not None:
+            numbers, *context = asked
+            # The copy is made in pinned memory, while the device and this thread go on.
+            host = numbers.to("cpu", non_blocking=True)
+            event = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
+            self.sent = (event, host, *context)
+        if before is None:
+            return None
+        event, *told = before
+        if event is not None:
+            event.synchronize()
+        return tuple(told)
 
 
 class SentenceError(ValueError):
@@ -135,20 +197,25 @@ class BeamSearch:
 
     `decoders` are those of one model, or of several whose probabilities are averaged; of the task, a `SearchTask`, `sentences`
     [N] int64 are searched; in the config `num_beams` is K and `num_return_sequences` R. Processors see log-probabilities,
-    criteria candidates. `in_lock_step` all sentences stay to the end, and the steps are those of transformers.
+    criteria candidates. `transformers_compatible` all sentences stay to the end, and the steps are those of transformers.
     """
 
     of_sentences: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
     def __init__(self, decoders: list[Any], task: Any, sentences: torch.Tensor, config: GenerationConfig):
-        self.decoders, self.sentences, self.config, self.in_lock_step = decoders, sentences, config, task.in_lock_step
+        self.decoders, self.sentences, self.config, self.transformers_compatible = (
+            decoders,
+            sentences,
+            config,
+            task.transformers_compatible,
+        )
         self.limits, self.processors, criteria, self.source_mask = task.arguments
         self.criteria = StoppingCriteriaList(one for one in criteria if not isinstance(one, OWN_CRITERIA))
         self.first_limit, self.last_limit = torch.stack(self.limits.aminmax()).tolist()
         # Rules of users may follow each row by its tokens, and a sentence that has left has none.
         kinds = {type(rule) for rule in (*self.processors, *self.criteria)}
         packages = {kind.__module__.partition(".")[0] for kind in kinds} - {"transformers", __name__.partition(".")[0]}
-        self.may_leave = not (self.in_lock_step or packages or PrefixConstrainedLogitsProcessor in kinds)
+        self.may_leave = not (self.transformers_compatible or packages or PrefixConstrainedLogitsProcessor in kinds)
         self.eos, pad = config._eos_token_tensor, config._pad_token_tensor
         # No translation contains the padding class, also if a processor forbids all others.
         self.excluded: int | None = task.models[0].excluded_class(0.0, None)
@@ -165,14 +232,12 @@ class BeamSearch:
         self.is_exact = torch.full_like(self.limits, is_exact, dtype=torch.bool)
         self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
         # A device need not be waited for where a step more is without effect: no draws, outputs or parts of others.
-        is_own, waits = not (self.in_lock_step or self.processors or self.criteria), is_waited_for(self.limits)
-        is_late = is_own and waits and not config.do_sample and "LateReading" in PACKAGE_PARTS
-        self.late = PACKAGE_PARTS["LateReading"]()() if is_late else None
+        is_own, waits = not (self.transformers_compatible or self.processors or self.criteria), needs_sync(self.limits)
+        self.late = DeferredReader() if is_own and waits and not config.do_sample else None
         self.asks_first = not (config.do_sample or waits)
-        best = PACKAGE_PARTS.get("top_candidates", lambda: top_candidates)
-        self.choose = sample_candidates if config.do_sample else best()
+        self.choose = sample_candidates if config.do_sample else top_candidates
         # A processor may raise scores, against which no bound holds; then as many count as in transformers.
-        knows_all = is_exact and not self.in_lock_step and not self.processors
+        knows_all = is_exact and not self.transformers_compatible and not self.processors
         self.num_counted = config.num_return_sequences if knows_all else config.num_beams
         self._begin(task.prompt)
 
@@ -180,15 +245,15 @@ class BeamSearch:
         (batch, self.prompt_length), device, shape = prompt.shape, prompt.device, (len(self.sentences), self.num_beams)
         # [N, K, T, 1]: tokens. In lock step [N, K, T, 2]: also the row of the beam that each one was added to.
         paths = prompt.view(batch, 1, -1, 1).expand(-1, self.num_beams, -1, -1)
-        if self.in_lock_step:
+        if self.transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         self.paths = paths[self.sentences]
         # All beams begin alike: only the first one counts.
-        self.scores = torch.full(shape, NOTHING, device=device)
+        self.scores = torch.full(shape, NEG_INF, device=device)
         self.scores[:, 0] = 0
         self.is_open = self.is_improvable = torch.ones(shape[0], dtype=torch.bool, device=device)
         self.is_over, self.num_new = False, 0
-        self.finished_scores = torch.full((batch, self.num_beams), NOTHING, device=device)
+        self.finished_scores = torch.full((batch, self.num_beams), NEG_INF, device=device)
         self.finished_lengths = torch.zeros(batch, self.num_beams, dtype=torch.int64, device=device)
         self.finished_paths = paths.clone()
         self.nothing = torch.tensor([self.fill, -1][: paths.shape[3]], device=device)
@@ -228,7 +293,7 @@ class BeamSearch:
         # Candidates that were not sampled are in order; where none has ended the first ones are the best.
         if some_ended or self.late or self.config.do_sample:
             self._keep_finished(finished, paths)
-            self.scores, best = (candidates.scores + ended * NOTHING).topk(self.num_beams)
+            self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
             self.paths, self.parents = gather_beams(paths, best), candidates.parents.gather(1, best)
         else:
             self.paths = paths[:, : self.num_beams]
@@ -265,12 +330,12 @@ class BeamSearch:
         self.seen = (log_probs[:, :, int(self.excluded == 0)], self.is_open, self.sentences)
         if self.processors:
             log_probs = self._in_full_batch(self.processors, self.sequences, log_probs.expand(-1, self.num_beams, -1))
-        if self.in_lock_step and self.config.output_logits:
+        if self.transformers_compatible and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
-        if self.in_lock_step and self.config.output_scores:
+        if self.transformers_compatible and self.config.output_scores:
             self.step_scores.append(log_probs.flatten(0, 1).clone())
         if self.excluded is not None:
-            log_probs.select(2, self.excluded).fill_(2 * NOTHING)
+            log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
         return log_probs
 
     def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
@@ -285,7 +350,7 @@ class BeamSearch:
     def _extended(self, candidates: Candidates) -> torch.Tensor:
         """The candidates' paths [N, C, T + 1, 1 or 2]."""
         new = candidates.tokens.unsqueeze(2)
-        if self.in_lock_step:
+        if self.transformers_compatible:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
             new = torch.stack((candidates.tokens, rows), dim=2)
         return torch.cat((gather_beams(self.paths, candidates.parents), new.view(*new.shape[:2], 1, -1)), dim=2)
@@ -306,7 +371,7 @@ class BeamSearch:
     def _finish(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Keep the scores of the best K that have finished: which [N, K] of those before and, behind them, of K candidates."""
         scores, old = candidates.scores[:, : self.num_beams], self.sentences
-        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NOTHING / 2)
+        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
         scores = scores / length_penalty(self.num_new, self.config)
         if self.decoders[0].coverage is not None:
             coverage = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)
@@ -314,7 +379,7 @@ class BeamSearch:
             of_parents = coverage_score(coverage, mask).gather(1, candidates.parents[:, : self.num_beams])
             scores = scores + self.config.coverage_penalty * of_parents
         # Below what does not exist, so that it stays where not as many as beams have finished.
-        merged = torch.cat((self.finished_scores[old], scores.masked_fill(~entering, 2 * NOTHING)), dim=1)
+        merged = torch.cat((self.finished_scores[old], scores.masked_fill(~entering, 2 * NEG_INF)), dim=1)
         self.finished_scores[old], kept = merged.topk(self.num_beams)
         return kept
 
@@ -338,12 +403,12 @@ class BeamSearch:
         length: Any = self.num_new
         if self.config.length_penalty > 0:
             length = torch.where(self.is_exact[self.sentences], self.limits[self.sentences], self.num_new)
-        best = (candidates.scores + ended * NOTHING).amax(dim=1)
+        best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & (best / length_penalty(length, self.config) > worst)
-        is_full = self.stops_when_full[self.sentences] & (finished[:, self.num_full - 1] > NOTHING / 2)
+        is_full = self.stops_when_full[self.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
-        if self.in_lock_step:
+        if self.transformers_compatible:
             # transformers asks these of the batch as a whole.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable, self.is_open = self.is_improvable & goes_on, self.is_open & goes_on
@@ -365,7 +430,7 @@ class BeamSearch:
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
         paths = self.finished_paths[:, kept, :length].flatten(0, 1)
-        rows = paths[:, self.prompt_length :, 1].int() if self.in_lock_step else None
+        rows = paths[:, self.prompt_length :, 1].int() if self.transformers_compatible else None
         is_missing = (self.finished_lengths[:, kept] == 0).flatten()
         is_new = torch.arange(length, device=paths.device) >= self.prompt_length
         sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, self.pad)

@@ -7,7 +7,7 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-Arguments of `generate` alone, which need the package:
+Arguments of `generate` alone:
 - `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
   with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
@@ -16,7 +16,7 @@ Arguments of `generate` alone, which need the package:
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +34,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import attention_masks
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError, NoTranslationError, forbidding_settings
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number, package_part
-from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number
+from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
+from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 from .window_vaswani import decoding_cache
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -366,40 +367,39 @@ class VaswaniGeneration(GenerationMixin):
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-        constrained = None if must_contain is None else package_part("constrained_search", "must_contain")
-        if constrained is not None:
-            constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
+        if must_contain is not None:
+            check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
 
         def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
             config = generation_config
             kwargs |= {} if encoded is None else {"encoder_outputs": encoded, "attention_mask": mask}
             is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
-            if config.num_beams == 1 and not (is_plain or ensemble is not None or constrained is not None):
+            if config.num_beams == 1 and not (is_plain or ensemble is not None or must_contain is not None):
                 stopping_criteria += [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
                 return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
             config.early_stopping = config.early_stopping if config.num_beams > 1 else True
             kwargs = {name: value for name, value in kwargs.items() if value is not None}
             in_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
-            in_lock_step = bool(in_own_way or in_step or has_own_cache or kwargs.keys() - _INPUTS_OF_BEAMS)
-            task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], in_lock_step)
+            transformers_compatible = bool(in_own_way or in_step or has_own_cache or kwargs.keys() - _INPUTS_OF_BEAMS)
+            task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], transformers_compatible)
             if ensemble is not None:
-                package_part("ensembles", "ensemble").add(task, ensemble, source, config)
+                add_ensemble(task, ensemble, source, config)
             limits = task.prompt.new_full((len(task.prompt),), min(config.max_length, task.max_length))
             limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
             task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria, mask)
             task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
             found = task.run(config)
-            if constrained is not None:
-                found = constrained.search_again(task, config, must_contain, found)
+            if must_contain is not None:
+                found = search_again(task, config, must_contain, found)
             # Only processors can forbid every translation.
             if found.processors and (sentences := found.without_translation()):
                 raise NoTranslationError(sentences[0], forbidding_settings(config))
             outputs = _as_transformers_returns(found, encoded)
-            if constrained is not None:
-                unmet = constrained.unmet_phrases(found, must_contain)
+            if must_contain is not None:
+                unmet = unmet_phrases(found, must_contain)
                 if warns_of_unmet:
-                    constrained.warn_of_unmet_phrases(unmet, config)
+                    warn_of_unmet_phrases(unmet, config)
                 if config.return_dict_in_generate:
                     outputs["unmet_phrases"] = unmet
             return outputs
@@ -423,14 +423,14 @@ class VaswaniGeneration(GenerationMixin):
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
         """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
-        if any(attention.neighbourhood is not None for attention in attentions):
+        if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
         return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         is_one = inputs["decoder_input_ids"].shape[1] == 1
-        is_one = is_one and all(layer.self_attn.neighbourhood is None for layer in self.get_decoder().layers)
+        is_one = is_one and all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         for name in ("attention_mask", *["decoder_attention_mask"] * is_one) if self.decodes_trees else ():
             if (mask := inputs.get(name)) is not None and mask.dim() == 2:
                 # A mask that is made already is not looked at, for which each step would wait for the device.
@@ -453,7 +453,7 @@ class SearchTask:
     inputs: list[dict[str, Any]]
     prompt: torch.Tensor
     # All sentences stay to the end; limits [B], processors, criteria, source mask [B, S]; if another step is taken, told if this search is over.
-    in_lock_step: bool
+    transformers_compatible: bool
     # Tokens at most, prompts included, for which all models have positions.
     max_length: int = sys.maxsize
     arguments: tuple = ()
@@ -465,10 +465,10 @@ class SearchTask:
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
         decoders: list[Any] = []
         for model, kwargs in zip(self.models, self.inputs, strict=True):
-            in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
+            in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
             # Models of other classes have no such attribute.
             decodes_trees = getattr(model, "decodes_trees", False)
-            decoder_class = RowDecoder if in_rows or not decodes_trees else TreeDecoder
+            decoder_class = RowDecoder if in_rows or not decodes_trees else TreeAttentionDecoder
             decoders.append(decoder_class(model, config, kwargs))
         search = search_class(decoders, self, sentences, config)
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
@@ -491,3 +491,99 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
         return (utils.GenerateEncoderDecoderOutput if is_pair else utils.GenerateDecoderOnlyOutput)(**common)
     common |= {"sequences_scores": scores if config.output_scores else None, "beam_indices": rows}
     return (utils.GenerateBeamEncoderDecoderOutput if is_pair else utils.GenerateBeamDecoderOnlyOutput)(**common)
+
+
+def add_ensemble(
+    task: "SearchTask", ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
+) -> None:
+    """Let further models search with the one that generates.
+
+    A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
+
+    Args:
+        task (SearchTask): The batch, as `generate` searches it.
+        ensemble (Sequence): The further models.
+        source_ids (torch.Tensor, optional): [B, S] int64, which each model encodes by itself.
+        config (GenerationConfig): The settings.
+
+    Raises:
+        ValueError: If they are no models of one vocabulary, there are no source tokens, or these are too many.
+    """
+    for number, other in enumerate(ensemble):
+        _check_member(task.models[0], other, f"ensemble[{number}]", config)
+    if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
+        raise ValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
+    for number, other in enumerate(ensemble):
+        positions = _max_positions(other)
+        for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
+            if length > positions:
+                raise ValueError(
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} and the "
+                    f"{name} has {length} tokens."
+                )
+        # The last token is never read.
+        task.max_length = min(task.max_length, positions + 1)
+        task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
+        task.models.append(other)
+
+
+def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
+    """Refuse a model that cannot search with the one that generates.
+
+    Raises:
+        ValueError: If its vocabulary is another one, it is no encoder-decoder, or it is on another device.
+    """
+    if not other.config.is_encoder_decoder:
+        raise ValueError(f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}.")
+    own, foreign = _vocabulary(model), _vocabulary(other)
+    for field in own:
+        if own[field] != foreign[field]:
+            raise ValueError(
+                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} and "
+                f"{own[field]!r} in the model that generates."
+            )
+    is_vaswani = other.config.model_type == "vaswani"
+    if not is_vaswani and other.training and other.is_gradient_checkpointing:
+        raise ValueError(
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has none under gradient checkpointing "
+            "in training mode; call its `eval()`."
+        )
+    if getattr(config, "coverage_penalty", None) and not is_vaswani:
+        raise ValueError(
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
+            "attention of Vaswani models."
+        )
+    if other.device != model.device:
+        raise ValueError(
+            f"`ensemble` must be models on one device, but {name} is on {other.device} and the model that generates on "
+            f"{model.device}."
+        )
+
+
+def _vocabulary(model: Any) -> dict[str, Any]:
+    """What two models of one vocabulary have in common, by the names of config fields."""
+    config = model.config
+    fields = {
+        "vocab_size": config.vocab_size,
+        "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
+    }
+    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(config, name, None)
+        value = getattr(model.generation_config, name, None) if value is None else value
+        fields[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    return fields
+
+
+def _max_positions(model: Any) -> int:
+    """The positions that a model has, the largest integer if their number is not limited."""
+    if getattr(model.config, "position_embedding", None) == "sinusoidal":
+        return sys.maxsize
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+
+
+def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a further model."""
+    names = ("attention_mask", "decoder_attention_mask", "use_cache")
+    kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
+    encoder_outputs = model.get_encoder()(source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True)
+    return {**kwargs, "encoder_outputs": encoder_outputs}

@@ -17,7 +17,7 @@ from .attention_vaswani import VaswaniAttention, is_untouched
 from .configuration_vaswani import VaswaniConfig
 from .loss_vaswani import dropout
 from .score_functions_vaswani import OTHER_SCORES
-from .window_vaswani import is_waited_for
+from .window_vaswani import needs_sync
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ class VaswaniLearnedPositions(nn.Embedding):
             ValueError: If a position has no row in the table.
         """
         # In training, where nothing is cached, a device need not be waited for: no position is beyond the input.
-        is_within = self.training and is_waited_for(position_ids) and position_ids.shape[-1] <= self.num_embeddings
+        is_within = self.training and needs_sync(position_ids) and position_ids.shape[-1] <= self.num_embeddings
         if not is_within and position_ids.device.type != "meta" and not is_tracing(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:

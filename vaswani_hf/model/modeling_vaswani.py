@@ -35,7 +35,7 @@ from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
 from .pretrained_vaswani import FromRepository
 from .score_functions_vaswani import UNFUSED_SCORES
-from .window_vaswani import decoding_cache, is_waited_for
+from .window_vaswani import decoding_cache, needs_sync
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
@@ -190,7 +190,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return None
         mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
         # While tracing nobody can look at the values, elsewhere not without waiting; and the mask is always right.
-        is_unread = is_tracing(mask) or mask.device.type == "meta" or is_waited_for(mask)
+        is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
         return mask
@@ -231,7 +231,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     @property
     def decodes_trees(self) -> bool:
-        """`TreeDecoder` may take the place of `forward` while searching.
+        """`TreeAttentionDecoder` may take the place of `forward` while searching.
 
         False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
         of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.

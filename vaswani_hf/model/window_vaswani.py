@@ -21,7 +21,7 @@ SMALLEST_BLOCK = 64
 WAITED_FOR = ("cuda",)
 
 
-def is_near(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def in_window(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` neighbourhood."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -98,11 +98,11 @@ def window_mask(
 
 
 def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-    near = attention.neighbourhood(query_positions, key_positions)
+    near = attention.local_mask(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 
 
-def is_waited_for(tensor: torch.Tensor) -> bool:
+def needs_sync(tensor: torch.Tensor) -> bool:
     """To read its numbers is to wait; a step of training never does."""
     return tensor.device.type in WAITED_FOR
 

@@ -16,6 +16,7 @@ from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
+from ..model.phrase_search_vaswani import Phrases, repeated_ngram
 from ..model.pretrained_vaswani import check_tokenizers
 from ..model.translator_vaswani import (
     TOKENIZING,
@@ -29,7 +30,6 @@ from ..model.translator_vaswani import (
 )
 from ..processor import has_bfloat16
 from .bad_lines import BadLine, attempted, line_by_line, readable
-from .constrained_search import Phrases, repeated_ngram
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, settle

@@ -1,6 +1,6 @@
 """One decoding step for all beams of all sentences, as a search asks a model for it; which beams go on is the search's.
 
-This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeDecoder` is
+This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeAttentionDecoder` is
 the fast one: the layers see the beams of a sentence as positions of one sequence, so that keys and values of the source exist
 once per sentence and those of the target once per token; a mask says which are a beam's own. `RowDecoder` is the general
 one: one row per beam through the model's forward, with any cache, any attention implementation and anything recorded.
@@ -19,19 +19,19 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionWatch, additive_mask, tree_masks
-from .configuration_vaswani import PACKAGE_PARTS
+from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .layers_vaswani import VaswaniDecoderLayer
 
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
 
 
-class TokenTree:
+class TreeKVCache:
     """Keys and values of every target token of a sentence's beams, each once; a mask says which of them are a beam's own."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions, self.dtype = attentions, dtype
-        self.is_restricted = any(attention.neighbourhood is not None for attention in attentions)
+        self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
         # Tokens further back than this are of no use to any layer.
         self.reach: int | None = None if None in windows else max(windows)
@@ -133,7 +133,93 @@ class TokenTree:
         self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
 
 
-class TreeDecoder:
+class AttentionStep:
+    """An attention for decoding steps, for one that declares `may_step`: `forward` without calls of modules.
+
+    It attends by the attention's own `attend`, or by `attend_fused` where that declares it.
+
+    Args:
+        attention (VaswaniAttention): The attention.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
+        is_cross (bool): True if it attends to the source.
+    """
+
+    def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
+        self.attention, self.is_cross, self.layer_idx = attention, is_cross, attention.layer_idx
+        self.is_fused = attention.may_fuse and attention.implementation == "sdpa"
+        self.d_k, self.d_v = attention.d_k, attention.d_v
+        self.q, self.k, self.v, self.out = (
+            (projection.weight, projection.bias)
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
+        )
+        self.own, self.source = cache.self_attention_cache, cache.cross_attention_cache.layers
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        watch: AttentionRecorder | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
+        linear = nn.functional.linear
+        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
+        if self.is_cross:
+            layer = self.source[self.layer_idx]
+            key, value = layer.keys, layer.values
+        else:
+            key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
+            value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
+            key, value = self.own.update(key, value, self.layer_idx)
+        if self.is_fused and watch is None:
+            output = self.attention.attend_fused(query, key, value, mask)
+        else:
+            output, _ = self.attention.attend(query, key, value, mask, watch)
+        return linear(output.reshape(len(states), -1), *self.out)
+
+
+class DecoderLayerStep:
+    """A decoder layer for decoding steps, for one that declares `may_step`, in eval mode.
+
+    Args:
+        layer (VaswaniDecoderLayer): The layer.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
+    """
+
+    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
+        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
+        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
+        self.fc1, self.fc2 = ((projection.weight, projection.bias) for projection in (layer.fc1, layer.fc2))
+        self.norms: list[Any] = [
+            norm and (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+            for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
+        ]
+        self.activation_fn, self.pre_norm = layer.activation_fn, layer.pre_norm
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+        watch: AttentionRecorder | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
+        linear, norm, (first, second, last) = nn.functional.linear, torch.layer_norm, self.norms
+        if self.pre_norm:
+            states = self.self_attn(norm(states, *first), shape, mask).add_(states)
+            if self.encoder_attn:
+                states = self.encoder_attn(norm(states, *second), shape, source_mask, watch).add_(states)
+            inner = self.activation_fn(linear(norm(states, *last), *self.fc1))
+            return linear(inner, *self.fc2).add_(states)
+        states = norm(self.self_attn(states, shape, mask).add_(states), *first)
+        if self.encoder_attn:
+            states = norm(self.encoder_attn(states, shape, source_mask, watch).add_(states), *second)
+        inner = self.activation_fn(linear(states, *self.fc1))
+        return norm(linear(inner, *self.fc2).add_(states), *last)
+
+
+class TreeAttentionDecoder:
     """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, if any, and masks [B, S] and [B * K, P]."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
@@ -143,7 +229,7 @@ class TreeDecoder:
         dtype = model.dtype if self.encoder_states is None else self.encoder_states.dtype
         mask = None if mask is None or self.encoder_states is None or bool(mask.all()) else mask.bool()[:, None, None]
         self.source_mask = None if mask is None else additive_mask(mask, dtype)
-        self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
+        self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # The layers keep their own tokens in the tree, and the source once per sentence.
         self.cache.self_attention_cache = self.tree
@@ -151,10 +237,9 @@ class TreeDecoder:
         # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # A shortcut of the package, for layers that declare it.
-        is_declared = "DecoderLayerStep" in PACKAGE_PARTS and all(layer.may_step for layer in self.decoder.layers)
-        self.is_direct = is_declared and not self.decoder.training
-        self.steps: list[Any] = []
+        # The steps without calls of modules, where all layers permit them.
+        self.is_direct = not self.decoder.training and all(layer.may_step for layer in self.decoder.layers)
+        self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts [B * K, P], the same in all K rows of a sentence and padded on the left: logits [B, 1, V]."""
@@ -169,7 +254,7 @@ class TreeDecoder:
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
             # The first call has filled the cache of the source.
-            self.steps = [PACKAGE_PARTS["DecoderLayerStep"]()(layer, self.cache) for layer in self.decoder.layers]
+            self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -194,7 +279,7 @@ class TreeDecoder:
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
         """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S]."""
         decoder, last = self.decoder, len(self.decoder.layers) - 1
-        watch = AttentionWatch([last]) if self.with_coverage else None
+        watch = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
             # Sinusoids are dear to compute at each step. A learned table has an end; beyond it the decoder says so.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
@@ -209,7 +294,7 @@ class TreeDecoder:
         else:
             for layer, mask in zip(decoder.layers, masks, strict=True):
                 source = (self.encoder_states, self.source_mask)
-                states = layer(states, mask, *source, past_key_values=self.cache, attention_watch=watch)
+                states = layer(states, mask, *source, past_key_values=self.cache, attention_recorder=watch)
         self.tree.length += input_ids.shape[1]
         states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
         return states, None if watch is None else watch.weights[last]
@@ -234,7 +319,9 @@ class RowDecoder:
         self.coverage: torch.Tensor | None = None
         self.tree = self.watch = None
         if getattr(config, "coverage_penalty", None):
-            self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
+            self.model_kwargs["attention_recorder"] = self.watch = AttentionRecorder(
+                [len(model.get_decoder().layers) - 1]
+            )
         cache = model_kwargs.get("past_key_values") if model.config.is_encoder_decoder else None
         has_filled_cache = cache is not None and cache.get_seq_length() > 0
         # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
@@ -246,12 +333,12 @@ class RowDecoder:
             self.model_kwargs |= {"encoder_outputs": states, "attention_mask": mask}
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts, as `TreeDecoder.start`; logits [B, K, V]."""
+        """Read the prompts, as `TreeAttentionDecoder.start`; logits [B, K, V]."""
         is_first = not self.config.is_assistant
         return self._take(self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first))
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam, as `TreeDecoder.step`; logits [N, K, V]."""
+        """Read the newest token of each beam, as `TreeAttentionDecoder.step`; logits [N, K, V]."""
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
             sequences.flatten(0, 1), next_sequence_length=1 if self.config.use_cache else None, **self.model_kwargs

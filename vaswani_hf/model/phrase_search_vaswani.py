@@ -1,5 +1,7 @@
 """Lexically constrained beam search, for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
 
+This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
+
 Beams compete only with those that are as far with their phrases: for each number of phrase tokens that are there
 already, as many beams are kept as a search without phrases has. None ends before all its phrases are there, and near its
 limit a beam may only go on with them.
@@ -20,9 +22,9 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates, SentenceError, forbidding_settings
-from ..model.configuration_vaswani import eos_token_ids
-from ..model.incremental_decoding_vaswani import gather_beams
+from .beam_search_vaswani import NEG_INF, BeamSearch, Candidates, SentenceError, forbidding_settings
+from .configuration_vaswani import eos_token_ids
+from .decoding_vaswani import gather_beams
 
 logger = logging.get_logger(__name__)
 
@@ -319,7 +321,7 @@ class PhraseSearch(BeamSearch):
         # First what ends, of the best complete ones; then for each number of missing tokens the best that go on.
         is_last = self.limits[self.sentences].unsqueeze(1) <= self.num_new + 1
         ends = is_last if self.eos is None else is_last | torch.isin(tokens, self.eos)
-        is_possible = scores > NOTHING / 2
+        is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
         # Ways that go on, numbered among those that miss as many tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
@@ -330,7 +332,7 @@ class PhraseSearch(BeamSearch):
         order, chosen = torch.where(is_kept, 1 - ends.long(), 2).sort(dim=1, stable=True)
         is_nothing = order[:, :width] == 2
         found = []
-        for values, nothing in ((scores, NOTHING), (parents, 0), (tokens, max(self.fill, 0))):
+        for values, nothing in ((scores, NEG_INF), (parents, 0), (tokens, max(self.fill, 0))):
             values = values.gather(1, chosen[:, :width]).masked_fill(is_nothing, nothing)
             found.append(torch.nn.functional.pad(values, (0, width - values.shape[1]), value=nothing))
         return Candidates(*found)
@@ -356,7 +358,7 @@ class PhraseSearch(BeamSearch):
         capacity = (self.capacity[self.sentences] - self.num_new - 1).view(-1, 1, 1)
         if self.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, self.eos), 0)
-        return scores.masked_fill(~is_one | (missing > capacity), 2 * NOTHING), tokens, missing
+        return scores.masked_fill(~is_one | (missing > capacity), 2 * NEG_INF), tokens, missing
 
 
 def check_phrases(
@@ -485,7 +487,7 @@ def unmet_phrases(
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
     for row, (tokens, score) in enumerate(zip(sequences.tolist(), scores.tolist(), strict=True)):
-        phrases = must_contain[row // num_results] or () if score > NOTHING else ()
+        phrases = must_contain[row // num_results] or () if score > NEG_INF else ()
         unmet[row // num_results].append([phrase for phrase in phrases if not Phrases([phrase]).are_in(tokens)])
     return unmet
 
