@@ -45,23 +45,6 @@ from .pipeline_vaswani import TranslationPipeline
 # The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
-# The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
-PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
-
-
-def package_part(name: str, argument: str) -> Any:
-    """The part of the package that an argument needs and that does not travel with a checkpoint.
-
-    Raises:
-        ModuleNotFoundError: If the package is not imported, because the code came with a checkpoint.
-    """
-    if name not in PACKAGE_PARTS:
-        raise ModuleNotFoundError(
-            f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-            "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
-        )
-    return PACKAGE_PARTS[name]()
-
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
     """The known name, out of at least one, that is spelt most like another one."""
