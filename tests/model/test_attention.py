@@ -171,16 +171,16 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
 @torch.no_grad()
 def test_watched_weights_are_the_models_own_attentions(model):
     batch = inputs_of(model, True)
-    watch = AttentionRecorder(range(model.config.decoder_layers))
-    watched = model(**batch, attention_recorder=watch).logits
+    recorder = AttentionRecorder(range(model.config.decoder_layers))
+    watched = model(**batch, attention_recorder=recorder).logits
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True)
     # Padding attends to something else in each implementation, and does not count.
     real = batch["decoder_attention_mask"].bool()
     close(watched[real], outputs.logits[real])
-    assert sorted(watch.weights) == list(range(model.config.decoder_layers))
+    assert sorted(recorder.weights) == list(range(model.config.decoder_layers))
     for layer, attention in enumerate(outputs.cross_attentions):
-        close(watch.weights[layer][real], attention.mean(dim=1)[real])
+        close(recorder.weights[layer][real], attention.mean(dim=1)[real])
 
 
 @torch.no_grad()
@@ -221,7 +221,7 @@ def test_neighbourhoods_reach_encoder_and_decoder(tiny_model, monkeypatch):
 def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
     def shortcuts(model):
         layer = model.get_decoder().layers[0]
-        return layer.self_attn.may_fuse, layer.may_step, model.decodes_trees
+        return layer.self_attn.supports_fused_kernel, layer.supports_fast_path, model.supports_fast_path
 
     model = tiny_model()
     assert shortcuts(model) == (True, True, True)

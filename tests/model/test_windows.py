@@ -10,10 +10,9 @@ from torch.utils._pytree import tree_flatten
 from transformers import AttentionInterface, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, additive_mask, attention_masks
+from vaswani_hf.model.attention_vaswani import Blocks, VaswaniAttention, additive_mask, attention_masks
 from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
 from vaswani_hf.model.layers_vaswani import attention_class
-from vaswani_hf.model.window_vaswani import Blocks
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 

@@ -163,7 +163,7 @@ class VaswaniConfig(PreTrainedConfig):
         share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
         tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
         attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), or, which differs from the
-            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: score_functions_vaswani).
+            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: attention_vaswani).
         cross_attention_score (str, optional): That of the attention to the source; `attention_score` by default.
         attention_window (int or list, optional): r, the neighbourhood of restricted self-attention (Section 4, which only
             considers it): in the encoder r tokens on each side, in the decoder the r before; None for all. The longest path

@@ -24,11 +24,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
+from .attention_vaswani import register_fast_path
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, is_filled, tokens_at_most
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
 
 _FILE = "language_models_vaswani"
 # New tokens where neither a call nor a checkpoint says how many, as in transformers.
@@ -376,7 +377,7 @@ class VaswaniForMaskedLM(_LanguageModel):
         return MaskedLMOutput(loss=loss, logits=logits, **recorded)
 
 
-DECLARED.add(VaswaniForCausalLM.forward)
+register_fast_path(VaswaniForCausalLM, "forward")
 
 __all__ = [
     "VaswaniDecoderConfig",

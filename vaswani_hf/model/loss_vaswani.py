@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers.utils import is_tracing
 
-from .window_vaswani import needs_sync
+from .attention_vaswani import needs_sync
 
 # The label of positions that the loss leaves out, as in PyTorch and transformers.
 IGNORED_LABEL = -100

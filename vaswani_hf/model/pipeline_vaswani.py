@@ -21,8 +21,15 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled
-from .pretrained_vaswani import check_tokenizers
-from .translator_vaswani import TOKENIZING, Request, TranslationEngine, TranslationOptions, checked_text, setting_of
+from .translator_vaswani import (
+    TOKENIZING,
+    Request,
+    TranslationEngine,
+    TranslationOptions,
+    check_tokenizers,
+    checked_text,
+    setting_of,
+)
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")

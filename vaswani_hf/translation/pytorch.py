@@ -223,7 +223,7 @@ def _logits_and_attention(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The logits [B, T, V], and of each of the last layers the cross-attention [B, T, S], the mean over heads."""
     last = len(model.get_decoder().layers) if num_layers else 0
-    watch = AttentionRecorder(range(max(0, last - num_layers), last))
-    watched = {"attention_recorder": watch} if num_layers else {}
+    recorder = AttentionRecorder(range(max(0, last - num_layers), last))
+    watched = {"attention_recorder": recorder} if num_layers else {}
     logits = model(**inputs, use_cache=False, **watched).logits
-    return logits, [watch.weights[layer] for layer in sorted(watch.layers)]
+    return logits, [recorder.weights[layer] for layer in sorted(recorder.layers)]
