@@ -278,9 +278,13 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, **extras):
+    def _generate_by_search(
+        self, source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
+    ):
         if model_kwargs.get("inputs_embeds") is None:
-            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments)
+            return super()._generate_by_search(
+                source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
+            )
         # A path of our search is one of tokens, of which there are none yet.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
