@@ -24,7 +24,7 @@ from vaswani_hf.model.layers_vaswani import attention_class
 from vaswani_hf.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[1] / "configuration" / "numbers.yaml"
-# Formula and source of each; the letters are those of score_functions_vaswani.
+# Formula and source of each; the letters are those of attention_vaswani.
 SOURCES = {
     "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Eq. (1)"),
     "dot": ("q k", "Luong et al. 2015, 3.1"),

@@ -24,7 +24,7 @@ FLOORS = {
     **{"version": 0, "processor": 0},
     **{"model": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
     **{"evaluation": 5, "parsing": 5, "publish": 5, "convert": 5, "training": 6},
-    **{"__init__": 7, "reporting": 7, "cli": 8},
+    **{"translation_pipeline": 6, "__init__": 7, "reporting": 7, "cli": 8},
 }
 
 
@@ -139,6 +139,47 @@ def test_one_arrow_up_is_found(module, line, fault):
     assert any(fault in found for found in faults_of(modules))
 
 
+def hidden_calls_of(name: str, source: str) -> list[str]:
+    """Places where a module looks up another module by its name, or fills a table of another module.
+
+    Both call code upwards without an import that a reader or the test of the import directions could see. The public
+    `__init__` may look up its own lazy names.
+    """
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    faults = []
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        names += [getattr(node, "attr", getattr(node, "id", ""))] if isinstance(node, ast.expr) else []
+        if {"import_module", "__import__"} & {*names} and name != "__init__":
+            faults.append(f"{name}:{node.lineno} looks up a module by name")
+        for target in targets:
+            if isinstance(target, ast.Subscript) and getattr(target.value, "id", "") in imported:
+                faults.append(f"{name}:{node.lineno} fills `{target.value.id}` of another module")
+    return faults
+
+
+def test_no_module_is_looked_up_by_name_and_no_table_of_another_module_is_filled():
+    modules = modules_of(PACKAGE)
+    assert [fault for name, source in modules.items() for fault in hidden_calls_of(name, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("from importlib import import_module", "looks up a module by name"),
+        ("import importlib\ndef f(name):\n    return importlib.import_module(name)", "looks up a module by name"),
+        ("PARTS = {'search': lambda: __import__('vaswani_hf.translation')}", "looks up a module by name"),
+        ("from .model.tables import PARTS\nPARTS['search'] = lambda: 1", "fills `PARTS` of another module"),
+    ],
+)
+def test_a_hidden_call_is_found(code, fault):
+    assert any(fault in found for found in hidden_calls_of("translation.translator", code))
+
+
 @pytest.mark.parametrize("path", TRAVELLERS, ids=lambda path: path.name)
 def test_what_travels_imports_only_what_is_there_when_it_arrives(path):
     source = path.read_text(encoding="utf-8")
@@ -164,7 +205,7 @@ def test_the_model_does_not_import_the_rest_of_the_package():
     code = "import vaswani_hf, sys; print(sorted(name for name in sys.modules if name.startswith('vaswani_hf.')))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     names = set(ast.literal_eval(loaded))
-    rest = {"vaswani_hf.model", "vaswani_hf.version"}
+    rest = {"vaswani_hf.model", "vaswani_hf.translation_pipeline", "vaswani_hf.version"}
     assert names == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | rest
 
 

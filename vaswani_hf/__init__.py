@@ -6,7 +6,6 @@ Importing it registers the models with the Auto classes, and the task "translati
 import logging
 import sys
 import warnings
-from importlib import import_module
 from typing import Any
 
 from transformers.utils import is_torchao_available
@@ -36,7 +35,7 @@ def _import_quantizers_without_torchao() -> None:
     # `importlib.util.find_spec` does not find a module whose entry is None.
     sys.modules["torchao"] = None  # type: ignore[assignment]
     try:
-        quantizer = import_module("transformers.quantizers.quantizer_torchao")
+        import transformers.quantizers.quantizer_torchao as quantizer
     finally:
         del sys.modules["torchao"]
         is_torchao_available.cache_clear()
@@ -56,7 +55,7 @@ from transformers import (
 )
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from .model.configuration_vaswani import PACKAGE_PARTS, VaswaniConfig
+from .model.configuration_vaswani import VaswaniConfig
 from .model.language_models_vaswani import (
     VaswaniDecoderConfig,
     VaswaniDecoderModel,
@@ -72,7 +71,8 @@ from .model.modeling_vaswani import (
     VaswaniModel,
     VaswaniPreTrainedModel,
 )
-from .model.pipeline_vaswani import DIRECTION, TASK, TranslationPipeline
+from .model.pipeline_vaswani import DIRECTION, TASK
+from .translation_pipeline import TranslationPipeline
 from .version import __version__
 
 
@@ -117,18 +117,6 @@ AutoConfig.register("vaswani_encoder", VaswaniEncoderConfig, exist_ok=True)
 AutoModel.register(VaswaniEncoderConfig, VaswaniEncoderModel, exist_ok=True)
 AutoModelForMaskedLM.register(VaswaniEncoderConfig, VaswaniForMaskedLM, exist_ok=True)
 register_translation_pipeline()
-# Parts of the package that the travelling code finds where the package is imported, each imported when it is asked for.
-PACKAGE_PARTS["Translator"] = lambda: import_module(".translation.translator", __name__).Translator
-PACKAGE_PARTS["constrained_requests"] = lambda: (
-    import_module(".translation.constraints", __name__).constrained_requests
-)
-PACKAGE_PARTS["constrained_search"] = lambda: import_module(".translation.constrained_search", __name__)
-PACKAGE_PARTS["push_pipeline"] = lambda: import_module(".publish.push", __name__).push_pipeline
-PACKAGE_PARTS["DecoderLayerStep"] = lambda: import_module(".translation.direct_steps", __name__).DecoderLayerStep
-PACKAGE_PARTS["ensembles"] = lambda: import_module(".translation.ensembles", __name__)
-PACKAGE_PARTS["top_candidates"] = lambda: import_module(".translation.fast_candidates", __name__).top_candidates
-PACKAGE_PARTS["LateReading"] = lambda: import_module(".translation.late_reading", __name__).LateReading
-
 
 __all__ = [
     "TranslationPipeline",

@@ -149,7 +149,13 @@ for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline
         raise SystemExit("code was run without the flag")
 """
     again, options = f"{fork}-again", json.dumps({"revision": commit})
-    push = "translator.push_to_hub(again)\n"
+    # The whole search travels.
+    push = """
+phrase = ids[0, :1].tolist()
+both = translator.model.generate(ids, ensemble=[model], must_contain=[[phrase]], num_beams=2)
+assert phrase[0] in both[0, 1:].tolist()
+translator.push_to_hub(again)
+"""
     result = run_without_package(
         hub, tmp_path, program + LOAD_ALL + push, fork, TEXT, options, again, token=alice.token
     )

@@ -12,8 +12,8 @@ from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model import layers_vaswani
-from vaswani_hf.model.attention_vaswani import AttentionWatch, VaswaniAttention
-from vaswani_hf.model.incremental_decoding_vaswani import RowDecoder, TreeDecoder
+from vaswani_hf.model.attention_vaswani import AttentionRecorder, VaswaniAttention
+from vaswani_hf.model.decoding_vaswani import RowDecoder, TreeAttentionDecoder
 
 FIELDS = {
     "d_model": {"d_model": 24},
@@ -55,7 +55,7 @@ class NearbyDistances(VaswaniAttention):
     def scores(self, query, key):
         return -(query.unsqueeze(3) - key.unsqueeze(2)).abs().sum(dim=-1)
 
-    def neighbourhood(self, query_positions, key_positions):
+    def local_mask(self, query_positions, key_positions):
         return (query_positions - key_positions).abs() <= 2
 
 
@@ -132,7 +132,7 @@ def decoders(model, batch, num_beams, **settings):
     kwargs = {"encoder_outputs": encoded, "attention_mask": batch["attention_mask"], "use_cache": True}
     if "decoder_attention_mask" in batch:
         kwargs["decoder_attention_mask"] = batch["decoder_attention_mask"].repeat_interleave(num_beams, dim=0)
-    return TreeDecoder(model, config, dict(kwargs)), RowDecoder(model, config, dict(kwargs))
+    return TreeAttentionDecoder(model, config, dict(kwargs)), RowDecoder(model, config, dict(kwargs))
 
 
 @torch.no_grad()
@@ -171,16 +171,16 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
 @torch.no_grad()
 def test_watched_weights_are_the_models_own_attentions(model):
     batch = inputs_of(model, True)
-    watch = AttentionWatch(range(model.config.decoder_layers))
-    watched = model(**batch, attention_watch=watch).logits
+    recorder = AttentionRecorder(range(model.config.decoder_layers))
+    watched = model(**batch, attention_recorder=recorder).logits
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True)
     # Padding attends to something else in each implementation, and does not count.
     real = batch["decoder_attention_mask"].bool()
     close(watched[real], outputs.logits[real])
-    assert sorted(watch.weights) == list(range(model.config.decoder_layers))
+    assert sorted(recorder.weights) == list(range(model.config.decoder_layers))
     for layer, attention in enumerate(outputs.cross_attentions):
-        close(watch.weights[layer][real], attention.mean(dim=1)[real])
+        close(recorder.weights[layer][real], attention.mean(dim=1)[real])
 
 
 @torch.no_grad()
@@ -221,7 +221,7 @@ def test_neighbourhoods_reach_encoder_and_decoder(tiny_model, monkeypatch):
 def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
     def shortcuts(model):
         layer = model.get_decoder().layers[0]
-        return layer.self_attn.may_fuse, layer.may_step, model.decodes_trees
+        return layer.self_attn.supports_fused_kernel, layer.supports_fast_path, model.supports_fast_path
 
     model = tiny_model()
     assert shortcuts(model) == (True, True, True)

@@ -7,7 +7,7 @@ import torch
 from device_waiting import Waiting
 from search_models import PREFIXES, SOURCES, batch_of, translator
 
-from vaswani_hf.model import window_vaswani
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
@@ -49,7 +49,7 @@ def arguments(options, models, most=40, never_ends=False):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkeypatch):
     if as_on_a_gpu:
-        monkeypatch.setattr(window_vaswani, "WAITED_FOR", ("cpu",))
+        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
     take_step, before, waits = BeamSearch._take_step, [0], []
     waiting = Waiting(monkeypatch)
 
@@ -89,7 +89,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
             }
             found = []
             for devices in (("cuda",), ("cpu",)):
-                monkeypatch.setattr(window_vaswani, "WAITED_FOR", devices)
+                monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", devices)
                 torch.manual_seed(0)
                 outputs = models[0].generate(**given)
                 found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
@@ -97,12 +97,12 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
 
 
 def test_the_search_is_late_only_where_a_step_more_has_no_effect(models, monkeypatch):
-    monkeypatch.setattr(window_vaswani, "WAITED_FOR", ("cpu",))
+    monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
     make, late = BeamSearch.__init__, {}
 
     def noted(search, *args, **kwargs):
         make(search, *args, **kwargs)
-        late[name] = search.late is not None
+        late[name] = search.reader is not None
 
     monkeypatch.setattr(BeamSearch, "__init__", noted)
     others = {
@@ -151,7 +151,7 @@ def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets,
         model.set_attn_implementation(implementation)
         found = []
         for devices in ((), ("cpu",)):
-            monkeypatch.setattr(window_vaswani, "WAITED_FOR", devices)
+            monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", devices)
             model.zero_grad()
             with Waiting(monkeypatch) as waiting:
                 loss = model(**batch).loss

@@ -34,7 +34,7 @@ import vaswani_hf.model.pipeline_vaswani
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM, register_translation_pipeline
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.configuration_vaswani import PACKAGE_PARTS
+from vaswani_hf.publish import push
 from vaswani_hf.translation import Translator
 
 # Their lengths differ, so that a batch of them is padded.
@@ -721,15 +721,20 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
     )
 
 
-def test_plain_translation_is_the_same_without_the_package_and_by_the_translator(translator, monkeypatch):
+def travelling(translator):
+    """The pipeline of a repository whose code is loaded without the package."""
+    kind = vaswani_hf.model.pipeline_vaswani.TranslationPipeline
+    return kind(translator.model, translator.tokenizer, target_tokenizer=translator.target_tokenizer, device="cpu")
+
+
+def test_plain_translation_is_the_same_without_the_package_and_by_the_translator(translator):
     texts = [*TEXTS, " the dog  ", ""]
     expected = [record["translation_text"] for record in translator(texts)]
     guarded = translator(texts, repetition_guard=True, split_sentences=True)
     package = Translator(translator.model, translator.tokenizer, translator.target_tokenizer)
     assert list(package.translate(texts)) == expected
     assert [record["translation_text"].strip() for record in guarded] == expected
-    monkeypatch.setattr(vaswani_hf.model.pipeline_vaswani, "package_part", None)
-    assert [record["translation_text"] for record in translator(texts)] == expected
+    assert [record["translation_text"] for record in travelling(translator)(texts)] == expected
 
 
 @pytest.mark.parametrize(
@@ -744,9 +749,8 @@ def test_plain_translation_is_the_same_without_the_package_and_by_the_translator
     ],
     ids=str,
 )
-def test_what_does_not_travel_asks_for_the_package(translator, monkeypatch, settings):
-    for name in ("Translator", "constrained_requests"):
-        monkeypatch.delitem(PACKAGE_PARTS, name)
+def test_what_does_not_travel_asks_for_the_package(translator, settings):
+    translator = travelling(translator)
     with pytest.raises(ModuleNotFoundError) as raised:
         translator("a cat", **settings)
     assert str(raised.value) == (
@@ -790,12 +794,9 @@ def test_a_generation_config_is_filled_from_the_model_s(checkpoint, tokenizer):
 
 def test_the_package_pushes_the_pipelines_of_its_models(translator, t5, tokenizer, monkeypatch):
     pushed = []
-    monkeypatch.setitem(
-        PACKAGE_PARTS, "push_pipeline", lambda: lambda *given, **kwargs: pushed.append((given, kwargs))
-    )
+    monkeypatch.setattr(push, "push_pipeline", lambda *given, **kwargs: pushed.append((given, kwargs)))
     translator.push_to_hub("alice/model", private=True)
     assert pushed == [((translator, "alice/model"), {"private": True})]
     monkeypatch.setattr(pipelines.Pipeline, "push_to_hub", lambda *given, **kwargs: "by transformers")
     assert pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu").push_to_hub("x") == "by transformers"
-    monkeypatch.delitem(PACKAGE_PARTS, "push_pipeline")
-    assert translator.push_to_hub("alice/model") == "by transformers"
+    assert travelling(translator).push_to_hub("alice/model") == "by transformers"

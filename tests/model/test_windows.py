@@ -10,10 +10,9 @@ from torch.utils._pytree import tree_flatten
 from transformers import AttentionInterface, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.model.attention_vaswani import VaswaniAttention, additive_mask, attention_masks
-from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.model.attention_vaswani import Blocks, VaswaniAttention, additive_mask, attention_masks
+from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
 from vaswani_hf.model.layers_vaswani import attention_class
-from vaswani_hf.model.window_vaswani import Blocks
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -225,7 +224,7 @@ def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
     model = tiny_model(attention_window=[2, 5])
     encoded = model.get_encoder()(torch.tensor(SOURCES[:1]))
     config = GenerationConfig(num_beams=3, use_cache=True)
-    decoder = TreeDecoder(model, config, {"encoder_outputs": encoded})
+    decoder = TreeAttentionDecoder(model, config, {"encoder_outputs": encoded})
     decoder.start(torch.full((3, 1), START))
     sequences, lengths = torch.full((1, 3, 1), START), []
     parents = torch.arange(3)[None]
@@ -342,7 +341,7 @@ def test_rows_of_padding_leave_gradients_finite_in_every_dtype(tiny_model, imple
 class EvenDistances(VaswaniAttention):
     """An attention with a neighbourhood of its own."""
 
-    def neighbourhood(self, query_positions, key_positions):
+    def local_mask(self, query_positions, key_positions):
         return (query_positions - key_positions) % 2 == 0
 
 

@@ -57,7 +57,7 @@ def gradients(model, loss):
 @pytest.mark.parametrize("keeps_ignored", [False, True])
 def test_the_loss_of_two_passes_is_what_its_paper_says(tiny_model, fields, cut_rate, keeps_ignored, monkeypatch):
     # A GPU keeps ignored positions because counting the other ones would force a synchronisation.
-    monkeypatch.setattr("vaswani_hf.training.consistency.is_waited_for", lambda states: keeps_ignored)
+    monkeypatch.setattr("vaswani_hf.training.consistency.needs_sync", lambda states: keeps_ignored)
     # More than one chunk.
     monkeypatch.setattr("vaswani_hf.training.consistency.rows_per_chunk", lambda device, classes: 2)
     model = tiny_model(dropout=0.3, **fields).train()

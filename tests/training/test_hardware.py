@@ -10,7 +10,7 @@ from device_waiting import Waiting
 from tiny_runs import same, weights
 
 from vaswani_hf import processor
-from vaswani_hf.model import window_vaswani
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import described, settled
@@ -174,7 +174,7 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
     """What a step waits for are the flags of its end, which a GPU has sent a step before."""
     totals = []
     for steps in (4, 12):
-        monkeypatch.setattr(window_vaswani, "WAITED_FOR", ("cpu",))
+        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
         with Waiting(monkeypatch) as waiting:
             run(f"run-{steps}", f"--max_steps={steps}", "--logging_steps=100", "--eval_steps=100", "--save_steps=100")
         # The data are those of the loader, which are nowhere yet.

@@ -169,7 +169,7 @@ class RealStep:
 def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training):
     # An accelerator computes the loss at ignored positions, too, because counting the other positions would take longer.
     for module in ("model.loss_vaswani", "training.consistency"):
-        monkeypatch.setattr(f"vaswani_hf.{module}.is_waited_for", lambda states: True)
+        monkeypatch.setattr(f"vaswani_hf.{module}.needs_sync", lambda states: True)
     # `FlopCounterMode` knows neither the fused kernel of processors nor a product that is added in place.
     eager = {"attn_implementation": "eager"}
     in_place = {torch.ops.aten.addmm_: lambda of, a, b, **kwargs: 2 * a[0] * a[1] * b[1]}

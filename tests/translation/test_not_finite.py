@@ -12,7 +12,7 @@ from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pip
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator
-from vaswani_hf.model import window_vaswani
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import NotFiniteError
 from vaswani_hf.translation.translator import Translator
 
@@ -62,7 +62,7 @@ def generated(model, sources, options, **more):
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gpu, monkeypatch):
     if as_on_a_gpu:
-        monkeypatch.setattr(window_vaswani, "WAITED_FOR", ("cpu",))
+        monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
     with pytest.raises(
         NotFiniteError, match="^The model's logits for sentence 1 of the batch are NaN or infinite"
     ) as error:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
 from vaswani_hf.translation import Translator, precision
 
 TEXTS = ["eins nein", "", "der Hund", "ja? nein", "größer.", "die Straße", "nein eins ja?", "zwei,"]
@@ -46,14 +46,14 @@ def warnings(monkeypatch) -> list[str]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", torch.bfloat16])
 def test_a_translator_computes_in_the_dtype_that_is_asked_for(copier_checkpoint, dtype, monkeypatch):
     used = []
-    start = TreeDecoder.start
+    start = TreeAttentionDecoder.start
 
     def watched(self, input_ids):
         logits = start(self, input_ids)
         used.append((self.encoder_states.dtype, self.is_direct, logits.dtype))
         return logits
 
-    monkeypatch.setattr(TreeDecoder, "start", watched)
+    monkeypatch.setattr(TreeAttentionDecoder, "start", watched)
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype, ensemble=[copier_checkpoint])
     assert list(translator.translate(TEXTS)) == TEXTS
     expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype

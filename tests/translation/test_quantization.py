@@ -10,7 +10,7 @@ from torch import nn
 from transformers import TorchAoConfig
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.model.incremental_decoding_vaswani import TreeDecoder
+from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
 from vaswani_hf.translation import Translator, quantization
 from vaswani_hf.translation.quantization import Int8Weight, quantize
 
@@ -93,13 +93,13 @@ def test_the_kernel_is_that_of_the_processor(monkeypatch, capabilities, expected
 
 def test_a_quantized_model_translates_on_the_fast_way(in_int8, monkeypatch):
     steps = []
-    step = TreeDecoder.step
+    step = TreeAttentionDecoder.step
 
     def watched(self, sequences, parents):
         steps.append((self.is_direct, len(self.steps), self.encoder_states.dtype))
         return step(self, sequences, parents)
 
-    monkeypatch.setattr(TreeDecoder, "step", watched)
+    monkeypatch.setattr(TreeAttentionDecoder, "step", watched)
     assert list(in_int8.translate(TEXTS)) == TEXTS
     assert steps and set(steps) == {(True, 1, torch.float32)}
     for model in (in_int8.model, *in_int8.backend.ensemble):

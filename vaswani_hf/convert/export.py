@@ -8,7 +8,7 @@ from typing import Any
 from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.pretrained_vaswani import check_tokenizers
+from ..model.translator_vaswani import check_tokenizers
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 

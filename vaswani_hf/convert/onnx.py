@@ -27,8 +27,8 @@ from transformers.exporters.exporter_onnx import OnnxExporter
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
+from ..model.attention_vaswani import decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.window_vaswani import decoding_cache
 from .comparison import Tokenizers, report, sample_batch
 
 # The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.

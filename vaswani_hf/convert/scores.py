@@ -4,9 +4,8 @@ import copy
 
 import torch
 
-from ..model.attention_vaswani import VaswaniAttention
+from ..model.attention_vaswani import UNFUSED_SCORES, GeneralAttention, VaswaniAttention
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.score_functions_vaswani import UNFUSED_SCORES, GeneralAttention
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM, format: str) -> VaswaniForSeq2SeqLM:

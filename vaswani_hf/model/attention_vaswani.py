@@ -1,9 +1,23 @@
 """Attention: the one place where masks, scores, weights and the cache of keys and values meet.
 
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-Another score function overrides `VaswaniAttention.scores`, another mask defines its `neighbourhood` (those that a config names
-are in score_functions_vaswani and window_vaswani); training, cached decoding, the search's tree, coverage and alignments then
-follow, and shortcuts that do not know it are not taken. Sections and equations are those of "Attention Is All You Need" (arXiv
+A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`; training, cached
+decoding, the search's tree, coverage and alignments then follow, and fast paths that do not know it are not taken. A config
+may restrict self-attention to a window of r tokens (Section 4), and choose another score function than the paper's.
+For a query q and a key k of a head the score functions, `attention_score` and `cross_attention_score` of a config, are:
+- "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
+- "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
+- "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
+- "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
+- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903), Eq. (3) without its
+  LeakyReLU. Of a softmax over keys w_q q is no part: every query gives the same weights.
+- "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv 1409.0473), A.1.2.
+
+The first three differ by a factor, and "general" by a projection of the query, so that every implementation computes
+them; the others have no fused kernel. Parameters are of the deviation that gives scores of features of variance 1 a
+variance of about 1.
+
+Sections and equations are those of "Attention Is All You Need" (arXiv
 1706.03762). Letters of shapes: B batch, S source length, T target length, H heads, D model width, K key width per head; in the
 search N sentences and M tokens of the tree.
 """
@@ -13,26 +27,175 @@ search N sentences and M tokens of the tree.
 
 import copy
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
-from .window_vaswani import Blocks, additive_mask, has_gaps, is_near, is_waited_for, window_mask
 
 # Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
-Neighbourhood = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class AttentionWatch:
+# Queries of a block at least: with fewer the kernels do more copying than computing.
+SMALLEST_BLOCK = 64
+
+# The kinds of devices that queue their work: reading a value waits for everything that was queued before.
+QUEUING_DEVICES = ("cuda",)
+
+
+# Methods that a fast path computes: a fused kernel, a decoding step or a whole decoder. A method that a subclass overrides,
+# or that somebody replaces, is not among them, so that it is computed as it is written.
+_FAST_PATH_METHODS: set[Any] = set()
+
+
+def register_fast_path(kind: type[nn.Module], *methods: str) -> None:
+    """Let fast paths take the place of these methods of a class."""
+    _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+
+
+def permits_fast_path(module: nn.Module, *methods: str) -> bool:
+    """True if a fast path may take the place of these methods of a module.
+
+    False if one of them is not registered, because a class or a caller has put another one in its place. In place of
+    `forward` also False if the module has hooks or is compiled, because these act around `forward`.
+    """
+    for name in methods:
+        if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
+            return False
+    if "forward" not in methods:
+        return True
+    has_hooks = (
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+    return not has_hooks and module._compiled_call_impl is None
+
+
+def in_window(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` neighbourhood."""
+    near = (query - key).abs() <= window
+    return near if own is None else near & own(query, key)
+
+
+def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The mask that is added to attention scores of a dtype: 0 where `visible` (bool, any shape), else the smallest number.
+
+    A row of nothing but padding stays finite, unlike with -inf.
+    """
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+@dataclass
+class Blocks:
+    """A whole sequence in N blocks of W queries, each with the C keys near it, for restricted self-attention (Section 4).
+
+    The cost grows with the length alone, for any kernel and any score. `mask` is [B * N, 1, W, C] bool; `num_before` keys
+    lie before the first query of a block.
+    """
+
+    mask: torch.Tensor
+    num_before: int
+
+    def to(self, *args, **kwargs) -> "Blocks":
+        """The same on another device, for a model that several share."""
+        return Blocks(self.mask.to(*args, **kwargs), self.num_before)
+
+    def attended(self, kernel: Callable, module: nn.Module, *states: torch.Tensor, **kwargs) -> torch.Tensor:
+        """The output [B, T, H, d_v] of an attention function, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
+        query, *keys_and_values = states
+        (batch, _, length, _), (width, num_keys) = query.shape, self.mask.shape[2:]
+        num_blocks = len(self.mask) // batch
+        behind = num_blocks * width - length
+        query = nn.functional.pad(query, (0, 0, 0, behind)).unflatten(2, (num_blocks, width)).transpose(1, 2)
+        around = (0, 0, self.num_before, behind + num_keys - width - self.num_before)
+        key, value = (
+            nn.functional.pad(tensor, around).unfold(2, num_keys, width).permute(0, 2, 1, 4, 3).flatten(0, 1)
+            for tensor in keys_and_values
+        )
+        output, _ = kernel(module, query.flatten(0, 1), key, value, self.mask, **kwargs)
+        return output.unflatten(0, (batch, num_blocks)).flatten(1, 2)[:, :length]
+
+
+def window_mask(
+    attention: Any, states: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None, is_recorded: bool
+) -> Any:
+    """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash kernels, [B, S].
+
+    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real tokens, which
+    alone count as neighbours. Weights that are recorded are those of all pairs.
+    """
+    (batch, length, _), past, first, num_keys = states.shape, 0, 0, states.shape[1]
+    if cache is not None:
+        past = cache.get_seq_length(attention.layer_idx)
+        num_keys, first = cache.get_mask_sizes(length, attention.layer_idx)
+    real = None if attention_mask is None else attention_mask.bool()
+    if "flash" in attention.implementation:
+        return None if real is None or bool(real.all()) else real[:, first : first + num_keys]
+    # An exported graph has no number of blocks; a compiled one does, and cannot look at the mask's values.
+    is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    is_whole = not (is_recorded or is_exported) and num_keys == length
+    num_before, num_after = attention.window, 0 if attention.is_causal else attention.window
+    width = max(attention.window, SMALLEST_BLOCK)
+    if is_whole and length > width + num_before + num_after and not has_gaps(real):
+        num_blocks = -(-length // width)
+        real = torch.ones(batch, length, dtype=torch.bool, device=states.device) if real is None else real
+        places = torch.arange(width + num_before + num_after, device=states.device) - num_before
+        near = _visible(attention, places[num_before : num_before + width, None], places[None])
+        around = (num_before, num_blocks * width - length + num_after)
+        near_and_real = near & nn.functional.pad(real, around).unfold(1, len(places), width)[:, :, None]
+        return Blocks(near_and_real.flatten(0, 1).unsqueeze(1), num_before)
+    positions = torch.arange(past + length, device=states.device)[None] if real is None else real.cumsum(dim=1) - 1
+    keys = positions[:, None, first : first + num_keys]
+    visible = _visible(attention, positions[:, -length:, None], keys)
+    return (visible if real is None else visible & real[:, None, first : first + num_keys])[:, None]
+
+
+def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+    near = attention.local_mask(query_positions, key_positions)
+    return near & (key_positions <= query_positions) if attention.is_causal else near
+
+
+def needs_sync(tensor: torch.Tensor) -> bool:
+    """True if reading a value of the tensor forces a synchronisation with its device. Training steps must not synchronise."""
+    return tensor.device.type in QUEUING_DEVICES
+
+
+def has_gaps(real: torch.Tensor | None) -> bool:
+    """Padding lies between real tokens, so that neighbours may be further apart than their places."""
+    if real is None or real.device.type == "meta" or is_tracing(real):
+        return False
+    real = real.bool()
+    return bool(((real[:, 1:] & ~real[:, :-1]).sum(dim=1) + real[:, 0] > 1).any())
+
+
+def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
+    """An empty cache of the decoder: of layers with a window the last r tokens, of the others and of the source, if any, all.
+
+    It `is_whole`, and holds all tokens everywhere, if asked to, for flex attention, whose masks have one length, and behind
+    a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
+    """
+    own, windows = DynamicCache(), config.windows_of(is_causal=True)
+    if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
+        real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
+        if bool((real[:, 1:] >= real[:, :-1]).all()):
+            # Of one token transformers' layer would hold all; of a window of 0 that is right too.
+            own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
+    return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own
+
+
+class AttentionRecorder:
     """Cross-attention weights of chosen decoder layers (numbers from 0), which fused kernels do not give.
 
-    A call of the model takes it as `attention_watch=`; nothing is attached to the model, so that other threads do not see
+    A call of the model takes it as `attention_recorder=`; nothing is attached to the model, so that other threads do not see
     it. `weights` by layer are [B, T, S] float32, the mean over the heads; each row adds up to 1.
     """
 
@@ -40,7 +203,7 @@ class AttentionWatch:
         self.layers = frozenset(layers)
         self.weights: dict[int, torch.Tensor] = {}
 
-    def take(self, layer_idx: int, weights: torch.Tensor) -> None:
+    def record(self, layer_idx: int, weights: torch.Tensor) -> None:
         """Keep the weights [B, H, T, S] of a layer."""
         self.weights[layer_idx] = weights.float().mean(dim=1)
 
@@ -96,7 +259,7 @@ def attention_masks(
     one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
-    if past_key_values is None and is_waited_for(inputs_embeds) and _are_plain(attentions, attention_mask):
+    if past_key_values is None and needs_sync(inputs_embeds) and _are_plain(attentions, attention_mask):
         return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
     given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
     create: Callable = create_bidirectional_mask
@@ -117,7 +280,7 @@ def attention_masks(
             # Its masks know no positions that are rows.
             implementation = "sdpa"
         # Cross-attention sees the whole source.
-        allowed = attention.neighbourhood if encoder_hidden_states is None else None
+        allowed = attention.local_mask if encoder_hidden_states is None else None
         kind, is_flex = (implementation, getattr(allowed, "args", allowed)), implementation == "flex_attention"
         is_local = attention.window is not None and not is_static
         # Flex attention knows places and no positions.
@@ -136,7 +299,7 @@ def attention_masks(
 
 
 def _are_plain(attentions: Sequence["VaswaniAttention"], mask: torch.Tensor | None) -> bool:
-    of_all = all(one.implementation in ("eager", "sdpa") and one.neighbourhood is None for one in attentions)
+    of_all = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
     return of_all and getattr(mask, "ndim", 0) == 2
 
 
@@ -159,7 +322,7 @@ def tree_masks(
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:
-        allowed = attention.neighbourhood if key_positions is not None else None
+        allowed = attention.local_mask if key_positions is not None else None
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])
@@ -193,7 +356,7 @@ class VaswaniAttention(nn.Module):
 
     # None for all pairs of positions that the order allows; a subclass may narrow self-attention down by a method of query
     # and key positions (int64, broadcastable), True where one may attend. Only their difference may matter: padding shifts both.
-    neighbourhood: Neighbourhood | None = None
+    local_mask: LocalMask | None = None
 
     def __init__(
         self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False, is_cross: bool = False
@@ -207,7 +370,7 @@ class VaswaniAttention(nn.Module):
         # Cross-attention sees the whole source.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
-            self.neighbourhood = partial(is_near, self.window, self.neighbourhood)
+            self.local_mask = partial(in_window, self.window, self.local_mask)
         self.attention_dropout = config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)
@@ -216,28 +379,29 @@ class VaswaniAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=bias)
 
     @property
-    def may_fuse(self) -> bool:
+    def supports_fused_kernel(self) -> bool:
         """Fused kernels may take the place of `weights`: they know the softmax of QK^T times a factor and no other scores.
 
         False for a class with scores or weights of its own, unless it says otherwise.
         """
-        return _is_declared(self, "scores", "weights")
+        return permits_fast_path(self, "scores", "weights")
 
     @property
-    def may_step(self) -> bool:
+    def supports_fast_path(self) -> bool:
         """A step without calls of modules may take the place of `forward`.
 
-        False for a class with a forward of its own, unless it says otherwise, and where something was put around or in
-        place of a projection.
+        False for a class with a forward of its own, unless it says otherwise, and if something was put around or in place
+        of a projection.
         """
+        if not permits_fast_path(self, "forward", "attend", "keys_and_values"):
+            return False
         projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
-        own = _is_declared(self, "forward", "attend", "keys_and_values") and is_untouched(self)
-        return own and all(type(projection) is nn.Linear and is_untouched(projection) for projection in projections)
+        return all(type(one) is nn.Linear and permits_fast_path(one, "forward") for one in projections)
 
     @property
     def implementation(self) -> str:
         """The attention implementation of transformers that computes this attention: the config's, if it can."""
-        return self.config._attn_implementation if self.may_fuse else "eager"
+        return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """QK^T / sqrt(d_k), Section 3.2.1, or another factor: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
@@ -261,20 +425,20 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         attention_mask: torch.Tensor | None = None,
-        attention_watch: AttentionWatch | None = None,
+        attention_recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from each position to those that the mask allows: [B, T, D], and the weights [B, H, T, S] where there are any.
 
         Queries come from `hidden_states` [B, T, D]; in cross-attention keys and values from `key_value_states`, the encoder's
         output [B, S, D], or [B/K, S, D] where every K rows, the beams of a sentence, have one source in common. The mask is
-        the one that the implementation takes, which also gets `kwargs`; a watch gets the weights of a cross-attention.
+        the one that the implementation takes, which also gets `kwargs`; a recorder gets the weights of a cross-attention.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
         key, value = self.keys_and_values(hidden_states, key_value_states, past_key_values)
-        watch = None if key_value_states is None else attention_watch
-        output, weights = self.attend(query, key, value, attention_mask, watch, **kwargs)
+        recorder = None if key_value_states is None else attention_recorder
+        output, weights = self.attend(query, key, value, attention_mask, recorder, **kwargs)
         return self.out_proj(output.reshape(*batch_shape, -1)), weights
 
     def attend(
@@ -283,55 +447,77 @@ class VaswaniAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        watch: AttentionWatch | None = None,
+        recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
 
         Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries, K of which then share a source.
         """
-        rows, length, implementation = query.shape[0], query.shape[2], self.implementation
         # `len` would fix the size in an exported graph.
-        if key.shape[0] != rows:
-            implementation = "sdpa" if implementation == "flex_attention" else implementation
-            # Beams attend to their common source as positions of one row.
+        num_rows = query.shape[0]
+        length = query.shape[2]
+        implementation = self.implementation
+        if key.shape[0] != num_rows:
+            if implementation == "flex_attention":
+                implementation = "sdpa"
+            # Beams attend to their common source as positions of one row: [B, H, T, K] to [B / beams, H, beams * T, K].
             query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
-        if watch is not None and self.layer_idx in watch.layers:
-            watched = self.weights(query, key, attention_mask)
-            watch.take(self.layer_idx, _unfolded(watched, rows, length))
-        # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
-        pad = self.d_k - self.d_v if "flash" in (implementation or "") else 0
-        if pad > 0:
-            value = nn.functional.pad(value, (0, pad))
-        elif pad < 0:
-            query, key = nn.functional.pad(query, (0, -pad)), nn.functional.pad(key, (0, -pad))
+        if recorder is not None and self.layer_idx in recorder.layers:
+            recorded = self.weights(query, key, attention_mask)
+            recorder.record(self.layer_idx, _unfolded(recorded, num_rows, length))
+        output, weights = self._run_kernel(implementation, query, key, value, attention_mask, **kwargs)
+        if output.shape[0] != num_rows:
+            output = output.unflatten(1, (-1, length)).flatten(0, 1)
+        if weights is not None:
+            weights = _unfolded(weights, num_rows, length)
+        return output, weights
+
+    def _run_kernel(
+        self,
+        implementation: str | None,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The attention function of transformers with this name: values [B, T, H, d_v], and weights if it has them."""
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        dropout = self.attention_dropout if self.training else 0.0
-        if self.window is not None and "flash" in (implementation or ""):
-            # transformers counts the token itself.
-            kwargs["sliding_window"] = self.window + 1
-        settings = {"dropout": dropout, "scaling": self.scaling, **kwargs}
-        is_slow = self.training and query.dtype == torch.bfloat16 and query.device.type == "cpu"
+        settings: dict[str, Any] = {
+            "dropout": self.attention_dropout if self.training else 0.0,
+            "scaling": self.scaling,
+            **kwargs,
+        }
+        if "flash" in (implementation or ""):
+            # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
+            if self.d_v < self.d_k:
+                value = nn.functional.pad(value, (0, self.d_k - self.d_v))
+            elif self.d_k < self.d_v:
+                query = nn.functional.pad(query, (0, self.d_v - self.d_k))
+                key = nn.functional.pad(key, (0, self.d_v - self.d_k))
+            if self.window is not None:
+                # transformers counts the token itself.
+                settings["sliding_window"] = self.window + 1
+        is_in_slow_dtype = query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
-            output, weights = attention_mask.attended(kernel, self, query, key, value, **settings), None
-        elif is_slow and implementation == "sdpa":
-            # The kernel's backward pass takes ten times as long in bfloat16 there (126 against 9 ms).
-            is_half = getattr(attention_mask, "dtype", None) == torch.bfloat16
-            mask = attention_mask.float() if is_half else attention_mask
+            output = attention_mask.attended(kernel, self, query, key, value, **settings)
+            weights = None
+        elif implementation == "sdpa" and self.training and is_in_slow_dtype:
+            # The backward pass of the kernel takes ten times as long in bfloat16 there (126 against 9 ms).
+            if getattr(attention_mask, "dtype", None) == torch.bfloat16:
+                attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
-                output, weights = kernel(self, query.float(), key.float(), value.float(), mask, **settings)
+                output, weights = kernel(self, query.float(), key.float(), value.float(), attention_mask, **settings)
             output = output.to(query.dtype)
         else:
             output, weights = kernel(self, query, key, value, attention_mask, **settings)
-        output = output[..., : self.d_v]
-        if output.shape[0] != rows:
-            output = output.unflatten(1, (-1, length)).flatten(0, 1)
-        return output, None if weights is None else _unfolded(weights, rows, length)
+        return output[..., : self.d_v], weights
 
     def attend_fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any) -> torch.Tensor:
-        """`attend` by PyTorch's fused kernel itself, for an attention that declares `may_fuse` and an additive mask."""
+        """`attend` by PyTorch's fused kernel itself, for an attention that `supports_fused_kernel` and an additive mask."""
         return nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling).transpose(1, 2)
 
     def keys_and_values(
@@ -356,29 +542,79 @@ class VaswaniAttention(nn.Module):
         return key, value
 
 
-# Shortcuts are declared for these very functions, so that whatever replaces one of them is computed the long way.
-_DECLARED: set[Any] = set()
-
-
-def declare_shortcuts(kind: type[VaswaniAttention], *names: str) -> None:
-    """Let these methods of a class not stand in the way of shortcuts."""
-    _DECLARED.update(vars(kind)[name] for name in names)
-
-
-declare_shortcuts(VaswaniAttention, "scores", "weights", "forward", "attend", "keys_and_values")
-
-
-def _is_declared(attention: VaswaniAttention, *names: str) -> bool:
-    kind, own = type(attention), vars(attention)
-    return all(getattr(kind, name) in _DECLARED and name not in own for name in names)
-
-
-def is_untouched(module: nn.Module) -> bool:
-    """No hook and no other forward, such as that of offloading, was put into a module itself."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not (any(hooks) or "forward" in vars(module))
+register_fast_path(nn.Linear, "forward")
+register_fast_path(VaswaniAttention, "scores", "weights", "forward", "attend", "keys_and_values")
 
 
 def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
     return weights if weights.shape[0] == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+
+
+class LearnedScores(VaswaniAttention):
+    """An attention whose scores have parameters [H, numbers]."""
+
+    def __init__(self, config, num_heads, layer_idx, **kwargs):
+        super().__init__(config, num_heads, layer_idx, **kwargs)
+        for name, (numbers, _) in self.score_parameters().items():
+            setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
+
+    def score_parameters(self) -> dict[str, tuple[int, float]]:
+        """For each parameter its numbers per head, and one divided by the variance that it is drawn with."""
+        raise NotImplementedError
+
+    def init_scores(self) -> None:
+        """Draw the parameters."""
+        for name, (_, inverse_variance) in self.score_parameters().items():
+            init.normal_(getattr(self, name), std=inverse_variance**-0.5)
+
+
+class GeneralAttention(LearnedScores):
+    """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
+
+    def score_parameters(self):
+        return {"score_weight": (self.d_k**2, self.d_k**2)}
+
+    def projected(self, query: torch.Tensor) -> torch.Tensor:
+        """The queries [B, H, T, K] whose dot products with the keys are the scores."""
+        return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
+
+    def attend(self, query, *args, **kwargs):
+        return super().attend(self.projected(query), *args, **kwargs)
+
+    def attend_fused(self, query, *args, **kwargs):
+        return super().attend_fused(self.projected(query), *args, **kwargs)
+
+
+class AdditiveLinearAttention(LearnedScores):
+    """w_q q + w_k k: `score_query` and `score_key` [H, K]."""
+
+    def score_parameters(self):
+        return dict.fromkeys(("score_query", "score_key"), (self.d_k, 2 * self.d_k))
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        of_query = torch.matmul(query, self.score_query[..., None])
+        return of_query + torch.matmul(key, self.score_key[..., None]).transpose(2, 3)
+
+
+class AdditiveAttention(LearnedScores):
+    """v tanh(W q + U k): `score_query` and `score_key` [H, K * K], `score_vector` [H, K]."""
+
+    def score_parameters(self):
+        matrices = dict.fromkeys(("score_query", "score_key"), (self.d_k**2, 2 * self.d_k))
+        # The square of tanh of a variable of variance 1 is 0.39 on average.
+        return matrices | {"score_vector": (self.d_k, 0.39 * self.d_k)}
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        weights = (weight.view(-1, self.d_k, self.d_k) for weight in (self.score_query, self.score_key))
+        query, key = (torch.matmul(states, weight) for states, weight in zip((query, key), weights, strict=True))
+        # [B, H, T, S, K]
+        summed = (query.unsqueeze(3) + key.unsqueeze(2)).tanh_()
+        return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)
+
+
+# Scores that a factor does not express; the others are those of `VaswaniAttention` itself.
+OTHER_SCORES = {"general": GeneralAttention, "additive_linear": AdditiveLinearAttention, "additive": AdditiveAttention}
+# Scores without a fused kernel.
+UNFUSED_SCORES = ("additive_linear", "additive")
+register_fast_path(GeneralAttention, "attend")

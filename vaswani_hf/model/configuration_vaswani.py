@@ -45,23 +45,6 @@ from .pipeline_vaswani import TranslationPipeline
 # The folder of the target language's tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
-# The package fills in how to import what stays in it and does not travel with a checkpoint, by name.
-PACKAGE_PARTS: dict[str, Callable[[], Any]] = {}
-
-
-def package_part(name: str, argument: str) -> Any:
-    """The part of the package that an argument needs and that does not travel with a checkpoint.
-
-    Raises:
-        ModuleNotFoundError: If the package is not imported, because the code came with a checkpoint.
-    """
-    if name not in PACKAGE_PARTS:
-        raise ModuleNotFoundError(
-            f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-            "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
-        )
-    return PACKAGE_PARTS[name]()
-
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
     """The known name, out of at least one, that is spelt most like another one."""
@@ -180,7 +163,7 @@ class VaswaniConfig(PreTrainedConfig):
         share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
         tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
         attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), or, which differs from the
-            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: score_functions_vaswani).
+            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: attention_vaswani).
         cross_attention_score (str, optional): That of the attention to the source; `attention_score` by default.
         attention_window (int or list, optional): r, the neighbourhood of restricted self-attention (Section 4, which only
             considers it): in the encoder r tokens on each side, in the decoder the r before; None for all. The longest path

@@ -7,7 +7,7 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-Arguments of `generate` alone, which need the package:
+Arguments of `generate` alone:
 - `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
   with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
@@ -16,13 +16,11 @@ Arguments of `generate` alone, which need the package:
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from operator import not_
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,11 +30,20 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import attention_masks
-from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, NotFiniteError, NoTranslationError, forbidding_settings
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number, package_part
-from .incremental_decoding_vaswani import RowDecoder, TreeDecoder
-from .window_vaswani import decoding_cache
+from .attention_vaswani import attention_masks, decoding_cache, needs_sync
+from .beam_search_vaswani import (
+    OWN_CRITERIA,
+    BeamSearch,
+    DeferredReader,
+    NotFiniteError,
+    NoTranslationError,
+    forbidding_settings,
+    sample_candidates,
+    top_candidates,
+)
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number
+from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
+from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
@@ -87,16 +94,21 @@ _OTHER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def validate_search_fields(config: Any) -> None:
-    """Check the fields of a generation config on which the search rests; fields that it lacks are not set.
+    """Check the fields of a generation config, or a dict, on which the search rests; fields that it lacks are not set.
 
     Raises:
         ValueError: If one has an impossible value.
     """
-    ignored = () if getattr(config, "do_sample", None) else ("temperature", "top_k", "top_p")
+    ignored = () if _setting(config, "do_sample") else ("temperature", "top_k", "top_p")
     for name, (is_possible, words) in (_FIELDS | _OTHER_FIELDS).items():
-        value = getattr(config, name, None)
+        value = _setting(config, name)
         if value is not None and name not in ignored and not is_possible(value):
             raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
+
+
+def _setting(settings: Any, name: str) -> Any:
+    """The value in a dict or a config, None if there is none."""
+    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
@@ -219,9 +231,10 @@ class VaswaniGeneration(GenerationMixin):
             # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-        extras = {name: value for name in ("ensemble", "must_contain") if is_filled(value := kwargs.pop(name, None))}
-        if "ensemble" in extras:
-            extras["ensemble"] = checked_models(extras["ensemble"])
+        ensemble = kwargs.pop("ensemble", None)
+        ensemble = checked_models(ensemble) if is_filled(ensemble) else None
+        must_contain = kwargs.pop("must_contain", None)
+        must_contain = must_contain if is_filled(must_contain) else None
         warns_of_unmet = kwargs.pop("warn_of_unmet_phrases", True)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
@@ -236,21 +249,25 @@ class VaswaniGeneration(GenerationMixin):
         streamer = arguments.get("streamer")
         if is_search and streamer is not None:
             raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
+        needing_search = [
+            name for name, value in (("ensemble", ensemble), ("must_contain", must_contain)) if value is not None
+        ]
         for sampling, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
-            if extras and not is_search and is_given:
+            if needing_search and not is_search and is_given:
                 raise ValueError(
-                    f"`{min(extras)}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
+                    f"`{needing_search[0]}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
                 )
         if mode == GenerationMode.GREEDY_SEARCH and streamer is None:
-            is_search = bool(extras) or not config.return_dict_in_generate
+            is_search = bool(needing_search) or not config.return_dict_in_generate
         if is_search and (tokenizer := model_kwargs.pop("tokenizer", None)) is not None and config.stop_strings:
             # transformers hands no tokenizer on to a search of others.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), stop])
             config.stop_strings = None
         if is_search:
-            extras["warns_of_unmet"] = warns_of_unmet
-            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, **extras)
+            return self._generate_by_search(
+                source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
+            )
         ends = [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
         arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *ends])
         return super().generate(source, config, **arguments, **model_kwargs)
@@ -274,14 +291,14 @@ class VaswaniGeneration(GenerationMixin):
     def _settings(self, generation_config: Any, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
         """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
-        given = (SimpleNamespace(**kwargs), generation_config, self.generation_config)
+        given = (kwargs, generation_config, self.generation_config)
         for settings in given:
             # Before transformers computes with them.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # transformers has filled in its own defaults, which it would take for somebody's wish.
-            if all(getattr(settings, name, None) is None for settings in given):
+            if all(_setting(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
         config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
@@ -348,65 +365,43 @@ class VaswaniGeneration(GenerationMixin):
 
     def _generate_by_search(
         self,
-        source,
-        config,
-        model_kwargs,
-        lengths,
-        arguments,
-        ensemble=None,
-        must_contain=None,
-        warns_of_unmet=True,
-    ):
+        source: torch.Tensor | None,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        lengths: torch.Tensor | None,
+        arguments: dict[str, Any],
+        ensemble: list[Any] | None,
+        must_contain: Any,
+        warns_of_unmet: bool,
+    ) -> Any:
         """The result of `generate` by our search, between the preparations of transformers."""
-        encoded, mask = self._encode(source, config, model_kwargs), model_kwargs.get("attention_mask")
-        has_own_cache, in_step = model_kwargs.get("past_key_values") is not None, arguments.get("synced_gpus")
-        if in_step is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
+        encoded = self._encode(source, config, model_kwargs)
+        has_own_cache = model_kwargs.get("past_key_values") is not None
+        synced_gpus = arguments.get("synced_gpus")
+        if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
             # Several processes hold shares of one model, so that all must take equally many steps.
-            in_step = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+            synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # transformers would make the same in more time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-        constrained = None if must_contain is None else package_part("constrained_search", "must_contain")
-        if constrained is not None:
-            constrained.check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
-
-        def search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-            config = generation_config
-            kwargs |= {} if encoded is None else {"encoder_outputs": encoded, "attention_mask": mask}
-            is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
-            if config.num_beams == 1 and not (is_plain or ensemble is not None or constrained is not None):
-                stopping_criteria += [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
-                return self._sample(input_ids, logits_processor, stopping_criteria, config, in_step, **kwargs)
-            # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
-            config.early_stopping = config.early_stopping if config.num_beams > 1 else True
-            kwargs = {name: value for name, value in kwargs.items() if value is not None}
-            in_own_way = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
-            in_lock_step = bool(in_own_way or in_step or has_own_cache or kwargs.keys() - _INPUTS_OF_BEAMS)
-            task = SearchTask([self], [kwargs], input_ids[:: config.num_beams], in_lock_step)
-            if ensemble is not None:
-                package_part("ensembles", "ensemble").add(task, ensemble, source, config)
-            limits = task.prompt.new_full((len(task.prompt),), min(config.max_length, task.max_length))
-            limits = limits if lengths is None else limits.minimum(lengths.to(limits.device))
-            task.arguments = (limits - task.prompt.shape[1], logits_processor, stopping_criteria, mask)
-            task.go_on = partial(self._has_unfinished_sequences, synced_gpus=in_step, device=input_ids.device)
-            found = task.run(config)
-            if constrained is not None:
-                found = constrained.search_again(task, config, must_contain, found)
-            # Only processors can forbid every translation.
-            if found.processors and (sentences := found.without_translation()):
-                raise NoTranslationError(sentences[0], forbidding_settings(config))
-            outputs = _as_transformers_returns(found, encoded)
-            if constrained is not None:
-                unmet = constrained.unmet_phrases(found, must_contain)
-                if warns_of_unmet:
-                    constrained.warn_of_unmet_phrases(unmet, config)
-                if config.return_dict_in_generate:
-                    outputs["unmet_phrases"] = unmet
-            return outputs
-
+        if must_contain is not None:
+            check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         config._is_complete = True
+        search = SearchMethod(
+            source=source,
+            encoder_outputs=encoded,
+            source_mask=model_kwargs.get("attention_mask"),
+            lengths=lengths,
+            ensemble=ensemble,
+            must_contain=must_contain,
+            warns_of_unmet=warns_of_unmet,
+            has_own_cache=has_own_cache,
+            synced_gpus=synced_gpus,
+        )
         if encoded is not None:
-            # transformers repeats this for each beam: it gets no features.
+            # transformers copies the encoder's output for each beam, but `SearchMethod` needs it once per sentence and
+            # keeps it by itself. transformers gets it without features, so that the copies cost nothing; it reads the
+            # batch size and the device only.
             model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
         return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
 
@@ -423,63 +418,202 @@ class VaswaniGeneration(GenerationMixin):
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
         """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
-        if any(attention.neighbourhood is not None for attention in attentions):
+        if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
         return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         is_one = inputs["decoder_input_ids"].shape[1] == 1
-        is_one = is_one and all(layer.self_attn.neighbourhood is None for layer in self.get_decoder().layers)
-        for name in ("attention_mask", *["decoder_attention_mask"] * is_one) if self.decodes_trees else ():
+        is_one = is_one and all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
+        for name in ("attention_mask", *["decoder_attention_mask"] * is_one) if self.supports_fast_path else ():
             if (mask := inputs.get(name)) is not None and mask.dim() == 2:
                 # A mask that is made already is not looked at, for which each step would wait for the device.
                 inputs[name] = mask.bool()[:, None, None]
         return inputs
 
     def compute_transition_scores(self, *args, **kwargs):
-        # transformers takes the number of classes from `vocab_size`, which is the source's, and nothing else from us.
-        target = SimpleNamespace(vocab_size=self.config.decoder_vocab_size)
-        model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: target))
-        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)  # type: ignore[arg-type]
+        model: Any = _TargetVocabulary(self.config.decoder_vocab_size)
+        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
+
+
+class _TargetVocabulary:
+    """Takes the place of the model in `compute_transition_scores` of transformers.
+
+    transformers reads nothing of the model but `config.get_text_config().vocab_size`, which is the size of the source
+    vocabulary in our config.
+    """
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+        self.config = self
+
+    def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
+        """The config itself."""
+        return self
+
+
+@dataclass
+class SearchMethod:
+    """The decoding method that transformers calls in place of its own beam search and greedy search.
+
+    transformers has repeated the prompts for all beams, and made processors and criteria from the settings.
+    """
+
+    source: torch.Tensor | None
+    # The encoder's output and its mask [B, S], once per sentence.
+    encoder_outputs: Any
+    source_mask: torch.Tensor | None
+    # [B] int64, tokens at most of each sentence, its prompt included; None if they do not differ.
+    lengths: torch.Tensor | None
+    ensemble: list[Any] | None
+    must_contain: Any
+    warns_of_unmet: bool
+    has_own_cache: bool
+    synced_gpus: bool | None
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Search from the prompts [B * K, P]; returns what `generate` returns."""
+        config = generation_config
+        if self.encoder_outputs is not None:
+            model_kwargs["encoder_outputs"] = self.encoder_outputs
+            model_kwargs["attention_mask"] = self.source_mask
+        is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
+        is_extended = self.ensemble is not None or self.must_contain is not None
+        if config.num_beams == 1 and not is_plain and not is_extended:
+            if self.lengths is not None:
+                stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
+            return model._sample(
+                input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
+            )
+        if config.num_beams == 1:
+            # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
+            config.early_stopping = True
+        task = self._task(model, input_ids, logits_processor, stopping_criteria, config, model_kwargs)
+        if self.ensemble is not None:
+            add_ensemble(task, self.ensemble, self.source, config)
+        found = task.run(config)
+        if self.must_contain is not None:
+            found = search_again(task, config, self.must_contain, found)
+        # Only processors can forbid every translation.
+        without = found.without_translation() if logits_processor else []
+        if without:
+            raise NoTranslationError(without[0], forbidding_settings(config))
+        outputs = _as_transformers_returns(found, self.encoder_outputs)
+        if self.must_contain is not None:
+            unmet = unmet_phrases(found, self.must_contain)
+            if self.warns_of_unmet:
+                warn_of_unmet_phrases(unmet, config)
+            if config.return_dict_in_generate:
+                outputs["unmet_phrases"] = unmet
+        return outputs
+
+    def _task(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+    ) -> "SearchTask":
+        given = {name: value for name, value in model_kwargs.items() if value is not None}
+        returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+        has_other_inputs = bool(given.keys() - _INPUTS_OF_BEAMS)
+        prompt = input_ids[:: config.num_beams]
+        limits = prompt.new_full((len(prompt),), config.max_length)
+        if self.lengths is not None:
+            limits = limits.minimum(self.lengths.to(limits.device))
+        return SearchTask(
+            models=[model],
+            inputs=[given],
+            prompt=prompt,
+            limits=limits - prompt.shape[1],
+            source_mask=self.source_mask,
+            processors=logits_processor,
+            criteria=[one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)],
+            transformers_compatible=bool(returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs),
+            goes_on=partial(model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device),
+        )
 
 
 @dataclass
 class SearchTask:
     """A batch to be searched."""
 
-    # The model that generates and those of its ensemble, for each its arguments for all B sentences, and [B, P] int64.
+    # The model that generates and those of its ensemble, and for each its arguments for all B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
+    # [B, P] int64, and [B] int64 new tokens at most.
     prompt: torch.Tensor
-    # All sentences stay to the end; limits [B], processors, criteria, source mask [B, S]; if another step is taken, told if this search is over.
-    in_lock_step: bool
-    # Tokens at most, prompts included, for which all models have positions.
-    max_length: int = sys.maxsize
-    arguments: tuple = ()
-    go_on: Callable[[bool], bool] = not_
+    limits: torch.Tensor
+    # [B, S], for the coverage.
+    source_mask: torch.Tensor | None
+    processors: LogitsProcessorList
+    # Those of the caller's own: the search checks `</s>` and limits by itself.
+    criteria: list[StoppingCriteria]
+    # All sentences stay to the end, and the steps are those of transformers.
+    transformers_compatible: bool
+    # Gets whether this search is over, and returns whether another step is due.
+    goes_on: Callable[[bool], bool]
 
-    def run(self, config: GenerationConfig, search_class: Callable = BeamSearch, kept: torch.Tensor | None = None):
-        """The search, when it is over, of the sentences `kept` [N] int64, or of all."""
-        sentences = torch.arange(len(self.prompt), device=self.prompt.device) if kept is None else kept
+    def run(
+        self,
+        config: GenerationConfig,
+        make_search: Callable[..., BeamSearch] = BeamSearch,
+        sentences: torch.Tensor | None = None,
+    ) -> BeamSearch:
+        """The search, when it is over, of `sentences` [N] int64, or of all."""
+        if sentences is None:
+            sentences = torch.arange(len(self.prompt), device=self.prompt.device)
+        decoders = [
+            self._decoder(model, inputs, config) for model, inputs in zip(self.models, self.inputs, strict=True)
+        ]
+        # A device need not be waited for if a step more has no effect: without draws, outputs or rules of others.
+        has_effects = self.transformers_compatible or self.processors or self.criteria or config.do_sample
+        search = make_search(
+            config,
+            decoders,
+            self.prompt,
+            self.limits,
+            sentences=sentences,
+            source_mask=self.source_mask,
+            processors=self.processors,
+            criteria=self.criteria,
+            excluded=self.models[0].excluded_class(0.0, None),
+            choose=sample_candidates if config.do_sample else top_candidates,
+            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
+            transformers_compatible=self.transformers_compatible,
+        )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
-        decoders: list[Any] = []
-        for model, kwargs in zip(self.models, self.inputs, strict=True):
-            in_rows = (model is self.models[0] and self.in_lock_step) or not config.use_cache
-            # Models of other classes have no such attribute.
-            decodes_trees = getattr(model, "decodes_trees", False)
-            decoder_class = RowDecoder if in_rows or not decodes_trees else TreeDecoder
-            decoders.append(decoder_class(model, config, kwargs))
-        search = search_class(decoders, self, sentences, config)
         # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
-        is_direct = not search.processors and all(getattr(decoder, "is_direct", False) for decoder in decoders)
+        is_direct = not self.processors and all(decoder.is_direct for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self.go_on)
+            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
         return search
+
+    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
+        """The fast decoder if the model permits it and nothing else is asked for, else the general one."""
+        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
+        # Models of other classes have no such attribute.
+        if in_rows or not getattr(model, "supports_fast_path", False):
+            return RowDecoder(model, config, inputs)
+        return TreeAttentionDecoder(model, config, inputs)
 
 
 def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
-    config, decoder, is_pair = search.config, search.decoders[0], encoder_outputs is not None
+    config = search.config
+    # A search whose steps are those of transformers has a `RowDecoder`.
+    decoder: Any = search.decoders[0]
+    is_pair = encoder_outputs is not None
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
@@ -491,3 +625,100 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
         return (utils.GenerateEncoderDecoderOutput if is_pair else utils.GenerateDecoderOnlyOutput)(**common)
     common |= {"sequences_scores": scores if config.output_scores else None, "beam_indices": rows}
     return (utils.GenerateBeamEncoderDecoderOutput if is_pair else utils.GenerateBeamDecoderOnlyOutput)(**common)
+
+
+def add_ensemble(
+    task: "SearchTask", ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
+) -> None:
+    """Let further models search with the one that generates.
+
+    A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
+
+    Args:
+        task (SearchTask): The batch, as `generate` searches it.
+        ensemble (Sequence): The further models.
+        source_ids (torch.Tensor, optional): [B, S] int64, which each model encodes by itself.
+        config (GenerationConfig): The settings.
+
+    Raises:
+        ValueError: If they are no models of one vocabulary, there are no source tokens, or these are too many.
+    """
+    for number, other in enumerate(ensemble):
+        _check_member(task.models[0], other, f"ensemble[{number}]", config)
+    if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
+        raise ValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
+    for number, other in enumerate(ensemble):
+        positions = _max_positions(other)
+        for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
+            if length > positions:
+                raise ValueError(
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} and the "
+                    f"{name} has {length} tokens."
+                )
+        if positions < sys.maxsize:
+            # The last token is never read.
+            task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
+        task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
+        task.models.append(other)
+
+
+def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
+    """Refuse a model that cannot search with the one that generates.
+
+    Raises:
+        ValueError: If its vocabulary is another one, it is no encoder-decoder, or it is on another device.
+    """
+    if not other.config.is_encoder_decoder:
+        raise ValueError(f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}.")
+    own, foreign = _vocabulary(model), _vocabulary(other)
+    for field in own:
+        if own[field] != foreign[field]:
+            raise ValueError(
+                f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} and "
+                f"{own[field]!r} in the model that generates."
+            )
+    is_vaswani = other.config.model_type == "vaswani"
+    if not is_vaswani and other.training and other.is_gradient_checkpointing:
+        raise ValueError(
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has none under gradient checkpointing "
+            "in training mode; call its `eval()`."
+        )
+    if getattr(config, "coverage_penalty", None) and not is_vaswani:
+        raise ValueError(
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
+            "attention of Vaswani models."
+        )
+    if other.device != model.device:
+        raise ValueError(
+            f"`ensemble` must be models on one device, but {name} is on {other.device} and the model that generates on "
+            f"{model.device}."
+        )
+
+
+def _vocabulary(model: Any) -> dict[str, Any]:
+    """What two models of one vocabulary have in common, by the names of config fields."""
+    config = model.config
+    fields = {
+        "vocab_size": config.vocab_size,
+        "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
+    }
+    for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(config, name, None)
+        value = getattr(model.generation_config, name, None) if value is None else value
+        fields[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    return fields
+
+
+def _max_positions(model: Any) -> int:
+    """The positions that a model has, the largest integer if their number is not limited."""
+    if getattr(model.config, "position_embedding", None) == "sinusoidal":
+        return sys.maxsize
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+
+
+def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a further model."""
+    names = ("attention_mask", "decoder_attention_mask", "use_cache")
+    kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
+    encoder_outputs = model.get_encoder()(source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True)
+    return {**kwargs, "encoder_outputs": encoder_outputs}

@@ -24,11 +24,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
+from .attention_vaswani import register_fast_path
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, is_filled, tokens_at_most
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import DECLARED, VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
 
 _FILE = "language_models_vaswani"
 # New tokens where neither a call nor a checkpoint says how many, as in transformers.
@@ -277,9 +278,13 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, **extras):
+    def _generate_by_search(
+        self, source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
+    ):
         if model_kwargs.get("inputs_embeds") is None:
-            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments)
+            return super()._generate_by_search(
+                source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
+            )
         # A path of our search is one of tokens, of which there are none yet.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
@@ -376,7 +381,7 @@ class VaswaniForMaskedLM(_LanguageModel):
         return MaskedLMOutput(loss=loss, logits=logits, **recorded)
 
 
-DECLARED.add(VaswaniForCausalLM.forward)
+register_fast_path(VaswaniForCausalLM, "forward")
 
 __all__ = [
     "VaswaniDecoderConfig",

@@ -13,11 +13,9 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_tracing
 
-from .attention_vaswani import VaswaniAttention, is_untouched
+from .attention_vaswani import OTHER_SCORES, VaswaniAttention, needs_sync, permits_fast_path, register_fast_path
 from .configuration_vaswani import VaswaniConfig
 from .loss_vaswani import dropout
-from .score_functions_vaswani import OTHER_SCORES
-from .window_vaswani import is_waited_for
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -42,7 +40,7 @@ class VaswaniLearnedPositions(nn.Embedding):
             ValueError: If a position has no row in the table.
         """
         # In training, where nothing is cached, a device need not be waited for: no position is beyond the input.
-        is_within = self.training and is_waited_for(position_ids) and position_ids.shape[-1] <= self.num_embeddings
+        is_within = self.training and needs_sync(position_ids) and position_ids.shape[-1] <= self.num_embeddings
         if not is_within and position_ids.device.type != "meta" and not is_tracing(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -142,18 +140,22 @@ class VaswaniDecoderLayer(VaswaniLayer):
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
-    def may_step(self) -> bool:
+    def supports_fast_path(self) -> bool:
         """A step without calls of modules may take the place of `forward`.
 
-        False for a class of its own, unless it says otherwise, and where something was put around or in place of a part.
+        False for a class of its own, unless it says otherwise, and if something was put around or in place of a part.
         """
-        norms = (self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm)
-        kinds = {type(self.activation_fn): (self.activation_fn,), nn.Linear: (self.fc1, self.fc2), nn.LayerNorm: norms}
-        parts = [(part, kind) for kind, of_kind in kinds.items() for part in of_kind if part is not None]
-        is_whole = all(type(part) is kind and is_untouched(part) for part, kind in parts)
-        is_own = all(getattr(type(self), name) is own for name, own in _DECLARED.items()) and is_untouched(self)
-        attentions = (self.self_attn, self.encoder_attn)
-        return is_whole and is_own and all(attention is None or attention.may_step for attention in attentions)
+        if not permits_fast_path(self, "forward", "_add_and_norm", "_feed_forward"):
+            return False
+        parts = [self.fc1, self.fc2, self.self_attn_layer_norm, self.final_layer_norm]
+        attentions = [self.self_attn]
+        if self.encoder_attn is not None:
+            parts.append(self.encoder_attn_layer_norm)
+            attentions.append(self.encoder_attn)
+        has_plain_parts = all(
+            type(part) in (nn.Linear, nn.LayerNorm) and permits_fast_path(part, "forward") for part in parts
+        )
+        return has_plain_parts and all(attention.supports_fast_path for attention in attentions)
 
     def forward(
         self,
@@ -182,8 +184,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
         return self._add_and_norm(hidden_states, self._feed_forward, self.final_layer_norm)
 
 
-# The step is declared for these very functions, so that whatever replaces one of them is computed the long way.
-_DECLARED = {name: getattr(VaswaniDecoderLayer, name) for name in ("forward", "_add_and_norm", "_feed_forward")}
+register_fast_path(nn.LayerNorm, "forward")
+register_fast_path(VaswaniDecoderLayer, "forward", "_add_and_norm", "_feed_forward")
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:

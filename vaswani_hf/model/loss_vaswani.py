@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers.utils import is_tracing
 
-from .window_vaswani import is_waited_for
+from .attention_vaswani import needs_sync
 
 # The label of positions that the loss leaves out, as in PyTorch and transformers.
 IGNORED_LABEL = -100
@@ -149,7 +149,7 @@ def chunked_cross_entropy(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     states, labels = hidden_states.flatten(0, -2), labels.flatten()
     valid, divisor = labels != IGNORED_LABEL, _divisor(labels, num_items)
-    if is_waited_for(states) or is_tracing(states):
+    if needs_sync(states) or is_tracing(states):
         states, labels = states.masked_fill(~valid[:, None], 0.0), labels.clamp(min=0)
     else:
         # Projecting padding would be wasted work.

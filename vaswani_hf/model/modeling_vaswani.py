@@ -12,8 +12,11 @@ Differs from the paper: the options of `VaswaniConfig` that say so; all are off 
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
+from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download, try_to_load_from_cache
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
@@ -27,21 +30,57 @@ from transformers.utils import TransformersKwargs, can_return_tuple, is_tracing
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vaswani import VaswaniAttention, attention_masks, infer_mask, is_untouched, positions_of
-from .configuration_vaswani import VaswaniConfig, eos_token_ids
+from .attention_vaswani import (
+    UNFUSED_SCORES,
+    VaswaniAttention,
+    attention_masks,
+    decoding_cache,
+    infer_mask,
+    needs_sync,
+    permits_fast_path,
+    positions_of,
+    register_fast_path,
+)
+from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
 from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
 from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
-from .pretrained_vaswani import FromRepository
-from .score_functions_vaswani import UNFUSED_SCORES
-from .window_vaswani import decoding_cache, is_waited_for
 
 # The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
 # moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
 EXCLUDED_LOGIT = -1e3
 # Attention implementations of transformers that restrict self-attention, beside its flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
+
+
+class FromRepository:
+    """Loading of a model together with the place that it is loaded from."""
+
+    # The local folder, in the cache that of the commit; None for a model that was built, and for one in a subfolder.
+    origin: Path | None = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
+        name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
+        if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
+            raise ValueError(
+                "`tp_plan` must be left out: attention scores with parameters are not split between devices."
+            )
+        if name is None or kwargs.get("subfolder"):
+            return loaded
+        if os.path.isdir(name):
+            model.origin = Path(name).absolute()
+            return loaded
+        cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
+        model.origin = Path(cached).parent if isinstance(cached, str) else None
+        if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
+            # The commit is that of the weights, even if the branch has moved on. It is fetched now, because the token is not kept.
+            place = {key: kwargs[key] for key in ("cache_dir", "token", "local_files_only") if key in kwargs}
+            files = [f"{TARGET_FOLDER}/tokenizer*.json"]
+            snapshot_download(name, revision=model.origin.name, allow_patterns=files, **place)
+        return loaded
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
@@ -190,7 +229,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return None
         mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
         # While tracing nobody can look at the values, elsewhere not without waiting; and the mask is always right.
-        is_unread = is_tracing(mask) or mask.device.type == "meta" or is_waited_for(mask)
+        is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
         return mask
@@ -227,21 +266,22 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _has_plain_head(self) -> bool:
         # A bare matrix: no adapter, no quantization, no tensor-parallel share, nobody who listens.
         head = self.lm_head
-        return type(head) is nn.Linear and head.bias is None and is_untouched(head) and self._tp_size in (None, 1)
+        if type(head) is not nn.Linear or head.bias is not None:
+            return False
+        return permits_fast_path(head, "forward") and self._tp_size in (None, 1)
 
     @property
-    def decodes_trees(self) -> bool:
-        """`TreeDecoder` may take the place of `forward` while searching.
+    def supports_fast_path(self) -> bool:
+        """`TreeAttentionDecoder` may take the place of `forward` while searching.
 
         False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
         of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
         """
-        own = all(
-            type(module).forward in DECLARED and is_untouched(module) and module._compiled_call_impl is None
-            for module in (self, self.model, self.get_decoder())
-        )
+        modules = (self, self.model, self.get_decoder())
+        if not all(permits_fast_path(module, "forward") for module in modules):
+            return False
         kinds = {one.implementation for one in self.get_decoder().modules() if isinstance(one, VaswaniAttention)}
-        return own and kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
+        return kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -501,5 +541,5 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
 
 
-# The shortcut is declared for these very functions, so that whatever replaces one of them is computed the long way.
-DECLARED = {kind.forward for kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder)}
+for _kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder):
+    register_fast_path(_kind, "forward")

@@ -1,6 +1,7 @@
 """The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
 
-This file travels with every checkpoint so that the task works without the package. It is a thin adapter of the engine in
+This file travels with every checkpoint so that the task works without the package; with the package
+`vaswani_hf.TranslationPipeline` adds what does not travel. It is a thin adapter of the engine in
 `translator_vaswani` and behaves as the pipeline of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads.
 Differs from it: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
 Vaswani model are translated in pieces, and a model may have a second tokenizer for the target language.
@@ -18,10 +19,17 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
-from .configuration_vaswani import PACKAGE_PARTS, TARGET_FOLDER, eos_token_ids, package_part
+from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled
-from .pretrained_vaswani import check_tokenizers
-from .translator_vaswani import TOKENIZING, Request, TranslationEngine, TranslationOptions, checked_text, setting_of
+from .translator_vaswani import (
+    TOKENIZING,
+    Request,
+    TranslationEngine,
+    TranslationOptions,
+    check_tokenizers,
+    checked_text,
+    setting_of,
+)
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
@@ -31,7 +39,7 @@ _TOKENIZE = ("truncation", "src_lang", "tgt_lang")
 _BOTH = ("return_scores", "return_alignments")
 _POSTPROCESS = ("return_tensors", "return_text", *_BOTH)
 _STARTS = ("decoder_start_token_id", "bos_token_id")
-# Arguments that `Translator` serves, which does not travel.
+# Arguments that the package adds; see `TranslationPipeline.engine`.
 _OF_THE_PACKAGE = (*_BOTH, *_CONSTRAINTS, "split_sentences", "repetition_guard", "on_error")
 
 
@@ -119,7 +127,7 @@ class TranslationPipeline(Pipeline):
         given = {name: forward.pop(name, None) for name in _CONSTRAINTS}
         constraints = {name: value for name, value in given.items() if is_filled(value) and value != ""}
         if constraints:
-            inputs = package_part("constrained_requests", min(constraints))(inputs, **constraints)
+            inputs = self.constrained_inputs(inputs, **constraints)
         if isinstance(inputs, (str, Mapping, Request)) or not isinstance(inputs, Iterable):
             return next(self._run([inputs], forward, postprocess))
         if isinstance(inputs, Sequence):
@@ -128,6 +136,35 @@ class TranslationPipeline(Pipeline):
             number = setting_of("num_return_sequences", settings, self.model.generation_config)
             return [of_text[0] for of_text in records] if number in (None, 1) else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
+
+    def constrained_inputs(self, inputs: Any, **constraints: Any) -> Any:
+        """The inputs of a call as `Request`s with their constraints; `vaswani_hf.TranslationPipeline` makes them.
+
+        Raises:
+            ModuleNotFoundError: Always, because the package reads constraints.
+        """
+        raise _package_needed(min(constraints))
+
+    def engine(self, package_options: Sequence[str], ensemble: Sequence[Any]) -> TranslationEngine:
+        """The engine of a call; `vaswani_hf.TranslationPipeline` takes `Translator`, which knows the options of the package.
+
+        Raises:
+            ModuleNotFoundError: If there are such options.
+        """
+        if package_options:
+            raise _package_needed(package_options[0])
+        return self.make_engine(TranslationEngine, ensemble)
+
+    def make_engine(self, engine_class: type[TranslationEngine], ensemble: Sequence[Any]) -> TranslationEngine:
+        """An engine of this class, with the model, the tokenizers and the settings of this pipeline."""
+        return engine_class(
+            self.model,
+            self.tokenizer,
+            self.target_tokenizer,
+            ensemble,
+            prefix=self._prefix,
+            task_settings=self._task_settings,
+        )
 
     def _run(self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]) -> Iterator[Any]:
         texts, window, done = iter(texts), forward.get("window", TranslationOptions.window), 0
@@ -158,10 +195,8 @@ class TranslationPipeline(Pipeline):
     def _forward(self, model_inputs, **settings):
         requests, is_ours = model_inputs["requests"], self.model.config.model_type == "vaswani"
         of_package = [n for n in _OF_THE_PACKAGE if settings.get(n) or any(getattr(r, n, None) for r in requests)]
-        engine_class = package_part("Translator", of_package[0]) if of_package else TranslationEngine
         ensemble = settings.pop("ensemble", None)
-        models = (self.model, self.tokenizer, self.target_tokenizer, () if ensemble is None else ensemble)
-        engine = engine_class(*models, prefix=self._prefix, task_settings=self._task_settings)
+        engine = self.engine(of_package, () if ensemble is None else ensemble)
         settings["batch_size"] = settings.get("batch_size") or (None if is_ours else 1)
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
@@ -200,11 +235,12 @@ class TranslationPipeline(Pipeline):
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Pushes the model with its tokenizers and its code, and as `vaswani push` does where the package is imported."""
-        if self.model.config.model_type == "vaswani" and "push_pipeline" in PACKAGE_PARTS:
-            return PACKAGE_PARTS["push_pipeline"]()(self, repo_id, **kwargs)
-        return super().push_to_hub(repo_id, **kwargs)
+
+def _package_needed(argument: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(
+        f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
+        "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
+    )
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:

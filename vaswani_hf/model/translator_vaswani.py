@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ class TranslationOptions:
         Raises:
             ValueError: If a size is not positive, the seed too large, or a setting of the search impossible.
         """
-        for settings in (SimpleNamespace(**options), options.get("generation_config")):
+        for settings in (options, options.get("generation_config")):
             validate_search_fields(settings)
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
@@ -400,3 +399,25 @@ def batches_by_length(
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
+
+
+def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
+    """Refuse tokenizers that are not those of a Vaswani model, of a checkpoint of this name; it may have spare classes.
+
+    Raises:
+        ValueError: If one has ids that the model lacks, or another `<pad>` or `</s>` than the model.
+    """
+    config, ends = model.config, eos_token_ids(model.config) + eos_token_ids(model.generation_config)
+    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
+    for side, (tokenizer, classes) in sides.items():
+        largest, faults = max(tokenizer.get_vocab().values(), default=0), []
+        if largest >= classes:
+            faults.append(f"has ids up to {largest:,}, more than the {classes:,} classes of the model")
+        for token, ids in (("pad_token", [config.pad_token_id]), ("eos_token", ends if side == "target" else [])):
+            own = getattr(tokenizer, f"{token}_id")
+            if own is not None and own not in ids and ids not in ([], [None]):
+                faults.append(f"its `{token}` has the id {own}, and that of the model {ids[0]}")
+        if faults:
+            raise ValueError(
+                f"The {side} tokenizer must fit {repr(name) if name else 'the model'}, but {faults[0]}; take both from one checkpoint."
+            )

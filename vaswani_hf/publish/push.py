@@ -45,7 +45,7 @@ from ..checkpoint.loading import check_config
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
-from ..model.pretrained_vaswani import FromRepository
+from ..model.modeling_vaswani import FromRepository
 from ..translation.sample_outputs import sample_outputs
 from .model_card import check_card, model_card
 from .record import published_yaml

@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import is_tracing
 
+from ..model.attention_vaswani import needs_sync
 from ..model.loss_vaswani import IGNORED_LABEL, rows_per_chunk
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..model.window_vaswani import is_waited_for
 from ..recipe.schema import TrainingSection
 
 
@@ -94,7 +94,7 @@ class Consistency:
     def _divergence(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))
-        if is_waited_for(states) or is_tracing(states):
+        if needs_sync(states) or is_tracing(states):
             # Two states of zeros have no divergence and give no gradient. Counting the tokens would force a synchronisation.
             first, second = (half.masked_fill(~valid[:, None], 0.0) for half in (first, second))
         else:

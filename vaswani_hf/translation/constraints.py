@@ -1,4 +1,4 @@
-"""Target prefixes and phrases: from text to the arguments of `generate`; the search for phrases is in `constrained_search`."""
+"""Target prefixes and phrases: from text to the arguments of `generate`; the search for phrases is in model/phrase_search_vaswani."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat

@@ -15,12 +15,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from ..model.attention_vaswani import AttentionWatch
+from ..model.attention_vaswani import AttentionRecorder
 from ..model.beam_search_vaswani import NotFiniteError
 from ..model.configuration_vaswani import decoder_start_token_id
 from ..model.generation_vaswani import VaswaniGeneration
+from ..model.phrase_search_vaswani import PhraseError, forbidden_tokens
 from ..model.translator_vaswani import GenerateBackend, Hypothesis, Segment, setting_of
-from .constrained_search import PhraseError, forbidden_tokens
 from .constraints import constraint_arguments
 
 
@@ -223,7 +223,7 @@ def _logits_and_attention(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The logits [B, T, V], and of each of the last layers the cross-attention [B, T, S], the mean over heads."""
     last = len(model.get_decoder().layers) if num_layers else 0
-    watch = AttentionWatch(range(max(0, last - num_layers), last))
-    watched = {"attention_watch": watch} if num_layers else {}
+    recorder = AttentionRecorder(range(max(0, last - num_layers), last))
+    watched = {"attention_recorder": recorder} if num_layers else {}
     logits = model(**inputs, use_cache=False, **watched).logits
-    return logits, [watch.weights[layer] for layer in sorted(watch.layers)]
+    return logits, [recorder.weights[layer] for layer in sorted(recorder.layers)]

@@ -8,7 +8,7 @@ import torch
 from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import load_model
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model.pretrained_vaswani import check_tokenizers
+from ..model.translator_vaswani import check_tokenizers
 from .translator import Translator
 
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")

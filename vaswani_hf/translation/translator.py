@@ -16,7 +16,7 @@ from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
-from ..model.pretrained_vaswani import check_tokenizers
+from ..model.phrase_search_vaswani import contains, repeated_ngram
 from ..model.translator_vaswani import (
     TOKENIZING,
     Hypothesis,
@@ -25,11 +25,11 @@ from ..model.translator_vaswani import (
     TranslationEngine,
     TranslationOptions,
     batches_by_length,
+    check_tokenizers,
     checked_text,
 )
 from ..processor import has_bfloat16
 from .bad_lines import BadLine, attempted, line_by_line, readable
-from .constrained_search import Phrases, repeated_ngram
 from .constraints import assign_phrases, phrase_token_ids, prefix_token_ids
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, settle
@@ -454,7 +454,7 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str]:
     return [
         text
         for ids, text in zip(segment.phrases, segment.phrase_texts, strict=True)
-        if not Phrases([ids]).are_in(hypothesis.token_ids) and text.strip() not in hypothesis.text
+        if not contains(hypothesis.token_ids, ids) and text.strip() not in hypothesis.text
     ]
 
 

@@ -1,6 +1,6 @@
 """One decoding step for all beams of all sentences, as a search asks a model for it; which beams go on is the search's.
 
-This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeDecoder` is
+This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeAttentionDecoder` is
 the fast one: the layers see the beams of a sentence as positions of one sequence, so that keys and values of the source exist
 once per sentence and those of the target once per token; a mask says which are a beam's own. `RowDecoder` is the general
 one: one row per beam through the model's forward, with any cache, any attention implementation and anything recorded.
@@ -19,19 +19,20 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionWatch, additive_mask, tree_masks
-from .configuration_vaswani import PACKAGE_PARTS
+from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .layers_vaswani import VaswaniDecoderLayer
 
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
 
 
-class TokenTree:
+class TreeKVCache:
     """Keys and values of every target token of a sentence's beams, each once; a mask says which of them are a beam's own."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
-        self.attentions, self.dtype = attentions, dtype
-        self.is_restricted = any(attention.neighbourhood is not None for attention in attentions)
+        self.attentions = attentions
+        self.dtype = dtype
+        self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
         # Tokens further back than this are of no use to any layer.
         self.reach: int | None = None if None in windows else max(windows)
@@ -71,7 +72,8 @@ class TokenTree:
             self.visible = gather_beams(self.visible, parents)
         if self.length + num_beams > self.capacity:
             self._prune(num_beams)
-        start, end = self.length, self.length + num_beams
+        start = self.length
+        end = self.length + num_beams
         if self.visible is None:
             return [None] * len(self.keys)
         key_positions = None if self.positions is None else self.positions[:, :end]
@@ -113,7 +115,8 @@ class TokenTree:
     def _prune(self, num_beams: int) -> None:
         """Drop tokens that no beam descends from, and make capacity for more."""
         # Those counted a step ago, and each beam's new one.
-        length, entries = min(self.length, self.num_living + num_beams), None
+        length = min(self.length, self.num_living + num_beams)
+        entries = None
         if length < self.length:
             # A sentence with fewer keeps some dead ones, which stay invisible.
             entries = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
@@ -130,20 +133,131 @@ class TokenTree:
         if self.positions is not None:
             kept = self.positions[:, :length] if entries is None else self.positions.gather(1, entries)
             self.positions = nn.functional.pad(kept, (0, capacity - length))
-        self.length, self.capacity, self.num_living = length, capacity, sys.maxsize
+        self.length = length
+        self.capacity = capacity
+        self.num_living = sys.maxsize
 
 
-class TreeDecoder:
+class AttentionStep:
+    """An attention for decoding steps, for one that `supports_fast_path`: `forward` without calls of modules.
+
+    It attends by the attention's own `attend`, or by `attend_fused` where that declares it.
+
+    Args:
+        attention (VaswaniAttention): The attention.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
+        is_cross (bool): True if it attends to the source.
+    """
+
+    def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
+        self.attention = attention
+        self.is_cross = is_cross
+        self.layer_idx = attention.layer_idx
+        self.is_fused = attention.supports_fused_kernel and attention.implementation == "sdpa"
+        self.d_k = attention.d_k
+        self.d_v = attention.d_v
+        # Weights and biases.
+        self.q = (attention.q_proj.weight, attention.q_proj.bias)
+        self.k = (attention.k_proj.weight, attention.k_proj.bias)
+        self.v = (attention.v_proj.weight, attention.v_proj.bias)
+        self.out = (attention.out_proj.weight, attention.out_proj.bias)
+        self.own: Any = cache.self_attention_cache
+        self.source: list[Any] = cache.cross_attention_cache.layers
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        recorder: AttentionRecorder | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
+        linear = nn.functional.linear
+        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
+        if self.is_cross:
+            layer = self.source[self.layer_idx]
+            key = layer.keys
+            value = layer.values
+        else:
+            key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
+            value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
+            key, value = self.own.update(key, value, self.layer_idx)
+        if self.is_fused and recorder is None:
+            output = self.attention.attend_fused(query, key, value, mask)
+        else:
+            output, _ = self.attention.attend(query, key, value, mask, recorder)
+        return linear(output.reshape(len(states), -1), *self.out)
+
+
+class DecoderLayerStep:
+    """A decoder layer for decoding steps, for one that `supports_fast_path`, in eval mode.
+
+    Args:
+        layer (VaswaniDecoderLayer): The layer.
+        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
+    """
+
+    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
+        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
+        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
+        self.fc1 = (layer.fc1.weight, layer.fc1.bias)
+        self.fc2 = (layer.fc2.weight, layer.fc2.bias)
+        self.self_attn_norm = _norm_arguments(layer.self_attn_layer_norm)
+        self.encoder_attn_norm = _norm_arguments(layer.encoder_attn_layer_norm)
+        self.final_norm = _norm_arguments(layer.final_layer_norm)
+        self.activation_fn = layer.activation_fn
+        self.pre_norm = layer.pre_norm
+
+    def __call__(
+        self,
+        states: torch.Tensor,
+        shape: tuple[int, int],
+        mask: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+        recorder: AttentionRecorder | None = None,
+    ) -> torch.Tensor:
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
+        linear = nn.functional.linear
+        norm = torch.layer_norm
+        if self.pre_norm:
+            states = self.self_attn(norm(states, *self.self_attn_norm), shape, mask).add_(states)
+            if self.encoder_attn is not None:
+                query_states = norm(states, *self.encoder_attn_norm)
+                states = self.encoder_attn(query_states, shape, source_mask, recorder).add_(states)
+            inner = self.activation_fn(linear(norm(states, *self.final_norm), *self.fc1))
+            return linear(inner, *self.fc2).add_(states)
+        states = norm(self.self_attn(states, shape, mask).add_(states), *self.self_attn_norm)
+        if self.encoder_attn is not None:
+            attended = self.encoder_attn(states, shape, source_mask, recorder)
+            states = norm(attended.add_(states), *self.encoder_attn_norm)
+        inner = self.activation_fn(linear(states, *self.fc1))
+        return norm(linear(inner, *self.fc2).add_(states), *self.final_norm)
+
+
+def _norm_arguments(norm: nn.LayerNorm | None) -> tuple[Any, ...]:
+    """The arguments of `torch.layer_norm` after the states."""
+    return () if norm is None else (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+class TreeAttentionDecoder:
     """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, if any, and masks [B, S] and [B * K, P]."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
-        self.model, self.decoder, self.num_beams = model, model.get_decoder(), config.num_beams
-        self.encoder_states = model_kwargs["encoder_outputs"][0] if model.config.is_encoder_decoder else None
-        self.prompt_mask, mask = model_kwargs.get(model.prompt_mask), model_kwargs.get("attention_mask")
-        dtype = model.dtype if self.encoder_states is None else self.encoder_states.dtype
-        mask = None if mask is None or self.encoder_states is None or bool(mask.all()) else mask.bool()[:, None, None]
-        self.source_mask = None if mask is None else additive_mask(mask, dtype)
-        self.tree = TokenTree([layer.self_attn for layer in self.decoder.layers], dtype)
+        self.model = model
+        self.decoder = model.get_decoder()
+        self.num_beams = config.num_beams
+        self.prompt_mask = model_kwargs.get(model.prompt_mask)
+        # [B, S, D], and the additive mask [B, 1, 1, S], None if there is no padding.
+        self.encoder_states: torch.Tensor | None = None
+        self.source_mask: torch.Tensor | None = None
+        dtype = model.dtype
+        if model.config.is_encoder_decoder:
+            self.encoder_states = model_kwargs["encoder_outputs"][0]
+            dtype = self.encoder_states.dtype
+            mask = model_kwargs.get("attention_mask")
+            if mask is not None and not bool(mask.all()):
+                self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
+        self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # The layers keep their own tokens in the tree, and the source once per sentence.
         self.cache.self_attention_cache = self.tree
@@ -151,17 +265,19 @@ class TreeDecoder:
         # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # A shortcut of the package, for layers that declare it.
-        is_declared = "DecoderLayerStep" in PACKAGE_PARTS and all(layer.may_step for layer in self.decoder.layers)
-        self.is_direct = is_declared and not self.decoder.training
-        self.steps: list[Any] = []
+        # The steps without calls of modules, where all layers permit them.
+        self.is_direct = not self.decoder.training and all(layer.supports_fast_path for layer in self.decoder.layers)
+        self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts [B * K, P], the same in all K rows of a sentence and padded on the left: logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
-        real = (torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask)[:: self.num_beams].bool()
+        mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
+        real = mask[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
-        self.position, self.num_read = real.sum(dim=1, keepdim=True), prompt.shape[1]
+        # [N, 1]: the position of the next token; and the number of tokens of each beam.
+        self.position = real.sum(dim=1, keepdim=True)
+        self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
             # Padding attends too, and does not count.
@@ -169,7 +285,7 @@ class TreeDecoder:
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
             # The first call has filled the cache of the source.
-            self.steps = [PACKAGE_PARTS["DecoderLayerStep"]()(layer, self.cache) for layer in self.decoder.layers]
+            self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -186,15 +302,17 @@ class TreeDecoder:
         """Keep these sentences [N'] only."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
-            layer.keys, layer.values = layer.keys.index_select(0, sentences), layer.values.index_select(0, sentences)
+            layer.keys = layer.keys.index_select(0, sentences)
+            layer.values = layer.values.index_select(0, sentences)
         for name in ("encoder_states", "position", "source_mask", "coverage"):
             if (value := getattr(self, name)) is not None:
                 setattr(self, name, value.index_select(0, sentences))
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
         """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S]."""
-        decoder, last = self.decoder, len(self.decoder.layers) - 1
-        watch = AttentionWatch([last]) if self.with_coverage else None
+        decoder = self.decoder
+        last = len(decoder.layers) - 1
+        recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
             # Sinusoids are dear to compute at each step. A learned table has an end; beyond it the decoder says so.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
@@ -204,15 +322,15 @@ class TreeDecoder:
         if self.steps:
             states = states.flatten(0, 1)
             for step, mask in zip(self.steps, masks, strict=True):
-                states = step(states, tuple(input_ids.shape), mask, self.source_mask, watch)
+                states = step(states, tuple(input_ids.shape), mask, self.source_mask, recorder)
             states = states.view(*input_ids.shape, -1)
         else:
             for layer, mask in zip(decoder.layers, masks, strict=True):
                 source = (self.encoder_states, self.source_mask)
-                states = layer(states, mask, *source, past_key_values=self.cache, attention_watch=watch)
+                states = layer(states, mask, *source, past_key_values=self.cache, attention_recorder=recorder)
         self.tree.length += input_ids.shape[1]
         states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
-        return states, None if watch is None else watch.weights[last]
+        return states, None if recorder is None else recorder.weights[last]
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -226,15 +344,22 @@ class RowDecoder:
     """Decoding steps through the model's forward; `model_kwargs` of `generate` have B sources, and targets in B * K rows."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
-        self.model, self.config, self.num_beams = model, config, config.num_beams
+        self.model = model
+        self.config = config
+        self.num_beams = config.num_beams
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
         self.recorded: dict[str, tuple] = {}
         self.coverage: torch.Tensor | None = None
-        self.tree = self.watch = None
+        self.tree: TreeKVCache | None = None
+        self.recorder: AttentionRecorder | None = None
+        # Steps are those of the model.
+        self.is_direct = False
         if getattr(config, "coverage_penalty", None):
-            self.model_kwargs["attention_watch"] = self.watch = AttentionWatch([len(model.get_decoder().layers) - 1])
+            self.model_kwargs["attention_recorder"] = self.recorder = AttentionRecorder(
+                [len(model.get_decoder().layers) - 1]
+            )
         cache = model_kwargs.get("past_key_values") if model.config.is_encoder_decoder else None
         has_filled_cache = cache is not None and cache.get_seq_length() > 0
         # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
@@ -246,12 +371,12 @@ class RowDecoder:
             self.model_kwargs |= {"encoder_outputs": states, "attention_mask": mask}
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts, as `TreeDecoder.start`; logits [B, K, V]."""
+        """Read the prompts, as `TreeAttentionDecoder.start`; logits [B, K, V]."""
         is_first = not self.config.is_assistant
         return self._take(self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first))
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam, as `TreeDecoder.step`; logits [N, K, V]."""
+        """Read the newest token of each beam, as `TreeAttentionDecoder.step`; logits [N, K, V]."""
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
             sequences.flatten(0, 1), next_sequence_length=1 if self.config.use_cache else None, **self.model_kwargs
@@ -268,8 +393,8 @@ class RowDecoder:
     def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
         """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
         kwargs = self.model_kwargs
-        if self.watch is not None:
-            (weights,) = self.watch.weights.values()
+        if self.recorder is not None:
+            (weights,) = self.recorder.weights.values()
             if (mask := kwargs.get("decoder_attention_mask")) is not None:
                 weights = weights * mask[:, -weights.shape[1] :, None]
             covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))

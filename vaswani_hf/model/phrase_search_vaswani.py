@@ -1,5 +1,7 @@
 """Lexically constrained beam search, for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
 
+This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
+
 Beams compete only with those that are as far with their phrases: for each number of phrase tokens that are there
 already, as many beams are kept as a search without phrases has. None ends before all its phrases are there, and near its
 limit a beam may only go on with them.
@@ -21,14 +23,11 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from ..model.beam_search_vaswani import NOTHING, BeamSearch, Candidates, SentenceError, forbidding_settings
-from ..model.configuration_vaswani import eos_token_ids
-from ..model.incremental_decoding_vaswani import gather_beams
+from .beam_search_vaswani import NEG_INF, BeamSearch, Candidates, SentenceError, forbidding_settings
+from .configuration_vaswani import eos_token_ids
+from .decoding_vaswani import gather_beams
 
 logger = logging.get_logger(__name__)
-
-# For each phrase the number of its tokens that the end of a translation has in order; its length once it was there.
-Progress = tuple[int, ...]
 
 
 class PhraseError(SentenceError):
@@ -61,8 +60,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
         config (GenerationConfig): The settings.
     """
     for bad in config.bad_words_ids or ():
-        starts = range(len(token_ids) - len(bad) + 1)
-        if bad and any([*token_ids[start : start + len(bad)]] == [*bad] for start in starts):
+        if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
     for token in config.suppress_tokens or ():
         if token in token_ids:
@@ -77,8 +75,10 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
         token_ids (Sequence): Token ids in a row.
         size (int, optional): The number of tokens of an n-gram; nothing is looked for if it is 0 or None.
     """
+    if not size:
+        return None
     seen = set()
-    for start in range(len(token_ids) - size + 1) if size else ():
+    for start in range(len(token_ids) - size + 1):
         ngram = tuple(token_ids[start : start + size])
         if ngram in seen:
             return [*ngram]
@@ -86,102 +86,67 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
     return None
 
 
-class Phrases:
-    """The phrases that one translation must contain.
+def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+    """True if the tokens of the phrase occur in a row."""
+    starts = range(len(tokens) - len(phrase) + 1)
+    return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
 
-    Args:
-        phrases (Sequence): Lists of token ids.
-    """
 
-    def __init__(self, phrases: Sequence[Sequence[int]]):
-        self.phrases = [tuple(phrase) for phrase in phrases]
-        self.length = sum(map(len, self.phrases))
-
-    def advanced(self, progress: Progress, token: int) -> Progress:
-        """The progress after one more token.
-
-        Args:
-            progress (tuple): The progress before.
-            token (int): The token.
-
-        Returns:
-            tuple: As many numbers as phrases.
-        """
-        return tuple(
-            len(phrase) if done == len(phrase) else _longest_beginning(phrase, (*phrase[:done], token))
-            for phrase, done in zip(self.phrases, progress, strict=True)
-        )
-
-    def missing(self, progress: Progress) -> int:
-        """The tokens after which all phrases can be there.
-
-        Args:
-            progress (tuple): The progress.
-
-        Returns:
-            int: The tokens of the missing phrases, less those that the nearest of them has already.
-        """
-        missing = [(len(p), done) for p, done in zip(self.phrases, progress, strict=True) if done < len(p)]
-        return sum(length for length, _ in missing) - max((done for _, done in missing), default=0)
-
-    def are_in(self, tokens: Sequence[int]) -> bool:
-        """True if these tokens contain all phrases.
-
-        Args:
-            tokens (Sequence): Token ids.
-
-        Returns:
-            bool: True if none is missing.
-        """
-        return self.missing(self.progress(tokens)) == 0
-
-    def progress(self, tokens: Sequence[int]) -> Progress:
-        """The progress after these tokens.
-
-        Args:
-            tokens (Sequence): Token ids.
-
-        Returns:
-            tuple: As many numbers as phrases.
-        """
-        progress: Progress = (0,) * len(self.phrases)
-        for token in tokens:
-            progress = self.advanced(progress, token)
-        return progress
+def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
+    """The number of tokens of all phrases."""
+    return sum(len(phrase) for phrase in phrases)
 
 
 def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
     """The length of the longest beginning of the phrase that the tokens end with."""
-    return next(n for n in range(min(len(phrase), len(tokens)), -1, -1) if phrase[:n] == tokens[len(tokens) - n :])
+    for length in range(min(len(phrase), len(tokens)), 0, -1):
+        if phrase[:length] == tokens[len(tokens) - length :]:
+            return length
+    return 0
 
 
 class PhraseTables:
     """The phrases of a batch as tensors, so that a step need not wait for the device to look at its beams.
 
+    The progress of a phrase is the number of its tokens that the end of a translation has in order, and the length of the
+    phrase once the translation contains it. F phrases have at most L tokens.
+
     Args:
-        phrases (list): The `Phrases` of each of B sentences.
+        phrases (list): For each of B sentences its phrases, lists of token ids.
         device (torch.device): Where the search is.
 
     Attributes:
         lengths (torch.Tensor): [B, F] int64, 0 where a sentence has fewer phrases.
-        tokens (torch.Tensor): [B, F, L + 1] int64, -1 behind the end of a phrase.
+        tokens (torch.Tensor): [B, F, L + 1] int64, -1 after the end of a phrase.
         firsts (torch.Tensor): [B, F, L] int64, the same with -1 for a token that the phrase has before.
         followers (torch.Tensor): [B, F, (L + 1) * (L + 1)] int64, the progress after a token, for each progress before and
             each place in `firsts`, the last one for all other tokens.
     """
 
-    def __init__(self, phrases: list[Phrases], device: torch.device):
-        number = max(1, max(len(wanted.phrases) for wanted in phrases))
-        self.longest = max((len(phrase) for wanted in phrases for phrase in wanted.phrases), default=1)
-        tables = [[_table(phrase, self.longest) for phrase in wanted.phrases] for wanted in phrases]
-        nothing = _table((), self.longest)
-        rows = [of_sentence + [nothing] * (number - len(of_sentence)) for of_sentence in tables]
-        self.lengths, self.tokens, self.firsts, self.followers = (
-            torch.tensor([[table[i] for table in row] for row in rows], device=device) for i in range(4)
-        )
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
+        number = max(1, max(len(of_sentence) for of_sentence in phrases))
+        self.longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
+        lengths, tokens, firsts, followers = [], [], [], []
+        for of_sentence in phrases:
+            padded = [tuple(phrase) for phrase in of_sentence] + [()] * (number - len(of_sentence))
+            lengths.append([len(phrase) for phrase in padded])
+            tokens.append([[*phrase, *[-1] * (self.longest + 1 - len(phrase))] for phrase in padded])
+            firsts.append([_first_occurrences(phrase, self.longest) for phrase in padded])
+            followers.append([_followers(phrase, self.longest) for phrase in padded])
+        self.lengths = torch.tensor(lengths, device=device)
+        self.tokens = torch.tensor(tokens, device=device)
+        self.firsts = torch.tensor(firsts, device=device)
+        self.followers = torch.tensor(followers, device=device)
+
+    def begun(self, sentences: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
+        """The progress [N, 1, F] int64 after the prompts [N, P] of these sentences [N]."""
+        progress = torch.zeros_like(self.lengths[sentences]).unsqueeze(1)
+        for tokens in prompts.unbind(dim=1):
+            progress = self.advanced(sentences, progress, tokens[:, None, None]).squeeze(2)
+        return progress
 
     def advanced(self, sentences: torch.Tensor, progress: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The progress after each of some tokens, as `Phrases.advanced` has it.
+        """The progress after each of some tokens.
 
         Args:
             sentences (torch.Tensor): [N] int64.
@@ -197,7 +162,9 @@ class PhraseTables:
         return self.followers[sentences].gather(2, index).transpose(1, 2).unflatten(1, tokens.shape[1:])
 
     def missing(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
-        """The tokens after which all phrases can be there, as `Phrases.missing` has it.
+        """The tokens after which all phrases can be there.
+
+        These are the tokens of the missing phrases, less those that the nearest of them has already.
 
         Args:
             sentences (torch.Tensor): [N] int64.
@@ -224,54 +191,59 @@ class PhraseTables:
         return tokens.gather(3, progress.unsqueeze(3)).squeeze(3)
 
 
-def _table(phrase: tuple[int, ...], longest: int) -> tuple[int, list[int], list[int], list[int]]:
-    """What `PhraseTables` holds of a phrase."""
-    behind = [-1] * (longest - len(phrase))
-    firsts = [token if token not in phrase[:i] else -1 for i, token in enumerate(phrase)]
-    followers = []
+def _first_occurrences(phrase: tuple[int, ...], longest: int) -> list[int]:
+    """`PhraseTables.firsts` of a phrase."""
+    firsts = [-1 if token in phrase[:place] else token for place, token in enumerate(phrase)]
+    return firsts + [-1] * (longest - len(phrase))
+
+
+def _followers(phrase: tuple[int, ...], longest: int) -> list[int]:
+    """`PhraseTables.followers` of a phrase."""
+    followers: list[int] = []
     for done in range(longest + 1):
-        if done < len(phrase):
-            ways = [_longest_beginning(phrase, (*phrase[:done], token)) for token in phrase]
-            followers += [*ways, *[0] * (longest + 1 - len(phrase))]
-        else:
+        if done >= len(phrase):
             followers += [len(phrase)] * (longest + 1)
-    return len(phrase), [*phrase, *behind, -1], [*firsts, *behind], followers
+            continue
+        followers += [_longest_beginning(phrase, (*phrase[:done], token)) for token in phrase]
+        followers += [0] * (longest + 1 - len(phrase))
+    return followers
 
 
 class PhraseSearch(BeamSearch):
     """The search for translations that contain phrases.
 
     Args:
-        phrases (list): The `Phrases` of each of the B sentences.
-        num_kept (int): Beams for each number of missing tokens; `num_beams` of the config is the number of all beams.
-        *args: As `BeamSearch` has them.
+        *args: As `BeamSearch` has them; `num_beams` of the config is the number of all beams.
+        phrases (list): For each of the B sentences its phrases.
+        num_kept (int): Beams for each number of missing tokens.
         **kwargs: As `BeamSearch` has them.
     """
 
-    of_sentences = (*BeamSearch.of_sentences, "progress")
+    per_sentence = (*BeamSearch.per_sentence, "progress")
 
-    def __init__(self, phrases: list[Phrases], num_kept: int, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, phrases: Sequence[Sequence[Sequence[int]]], num_kept: int, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        device = self.limits.device
         self.num_kept = num_kept
-        self.num_counted = self.num_full = num_kept
+        self.num_counted = num_kept
+        self.num_full = num_kept
         # A sentence without phrases is searched as it would be by itself; one beam ends with its first `</s>`.
-        has_none = torch.tensor([not wanted.phrases for wanted in phrases], device=self.limits.device)
+        has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
         self.stops_when_full = has_none & (self.stops_when_full | (num_kept == 1))
         # Beams that may not end yet have no guess of what they will come to.
         self.is_exact |= ~has_none
-        self.searched, self.tables = self.sentences, PhraseTables(phrases, self.limits.device)
+        self.searched = self.sentences
+        self.tables = PhraseTables(phrases, device)
         # How many of a beam's tokens are looked at: some end it, some bring phrases forward or begin them again.
-        ends = 0 if self.eos is None else len(self.eos)
-        options = [num_kept + ends + 2 * len(wanted.phrases) for wanted in phrases]
-        self.num_options, self.most_options = torch.tensor(options, device=self.limits.device), max(options)
-        self.most_missing = max(wanted.length for wanted in phrases)
+        num_ends = 0 if self.eos is None else len(self.eos)
+        options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
+        self.num_options = torch.tensor(options, device=device)
+        self.most_options = max(options)
+        self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _capacity(self.limits, self.prompt_length, self.config)
-        begun = []
-        for sentence, prompt in zip(self.sentences.tolist(), self.sequences[:, 0].tolist(), strict=True):
-            progress = phrases[sentence].progress(prompt)
-            begun.append([*progress, *[0] * (self.tables.lengths.shape[1] - len(progress))])
+        progress = self.tables.begun(self.sentences, self.sequences[:, 0])
         # [N, K, F] int64: the progress of each beam.
-        self.progress = torch.tensor(begun, device=self.limits.device)[:, None].expand(-1, self.num_beams, -1)
+        self.progress = progress.expand(-1, self.num_beams, -1)
 
     def take_over(self, search: BeamSearch) -> None:
         """Take the results of the sentences that were not searched here.
@@ -284,9 +256,11 @@ class PhraseSearch(BeamSearch):
         length = max(search.finished_paths.shape[2], self.finished_paths.shape[2])
         for name in ("finished_paths", "finished_scores", "finished_lengths"):
             # Copies, because what was made in inference mode cannot be changed outside of it.
-            ours, theirs = getattr(self, name).clone(), getattr(search, name)[others]
+            ours = getattr(self, name).clone()
+            theirs = getattr(search, name)[others]
             if name == "finished_paths":
-                ours, theirs = (self._filled(paths, length - paths.shape[2]) for paths in (ours, theirs))
+                ours = self._filled(ours, length)
+                theirs = self._filled(theirs, length)
             ours[others, : search.num_beams] = theirs
             setattr(self, name, ours)
 
@@ -306,7 +280,7 @@ class PhraseSearch(BeamSearch):
         # First what ends, of the best complete ones; then for each number of missing tokens the best that go on.
         is_last = self.limits[self.sentences].unsqueeze(1) <= self.num_new + 1
         ends = is_last if self.eos is None else is_last | torch.isin(tokens, self.eos)
-        is_possible = scores > NOTHING / 2
+        is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
         # Ways that go on, numbered among those that miss as many tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
@@ -317,7 +291,7 @@ class PhraseSearch(BeamSearch):
         order, chosen = torch.where(is_kept, 1 - ends.long(), 2).sort(dim=1, stable=True)
         is_nothing = order[:, :width] == 2
         found = []
-        for values, nothing in ((scores, NOTHING), (parents, 0), (tokens, max(self.fill, 0))):
+        for values, nothing in ((scores, NEG_INF), (parents, 0), (tokens, max(self.fill, 0))):
             values = values.gather(1, chosen[:, :width]).masked_fill(is_nothing, nothing)
             found.append(torch.nn.functional.pad(values, (0, width - values.shape[1]), value=nothing))
         return Candidates(*found)
@@ -325,7 +299,7 @@ class PhraseSearch(BeamSearch):
     def _options(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ways to go on that leave capacity for the missing tokens: scores, tokens and missing tokens [N, K or 1, O].
 
-        The score of a way that does not is below that of nothing.
+        Candidates that leave too little room for the missing phrases get 2 * NEG_INF.
         """
         progress = self.progress[:, : log_probs.shape[1]]
         total = log_probs + self.scores[:, : log_probs.shape[1], None]
@@ -343,7 +317,7 @@ class PhraseSearch(BeamSearch):
         capacity = (self.capacity[self.sentences] - self.num_new - 1).view(-1, 1, 1)
         if self.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, self.eos), 0)
-        return scores.masked_fill(~is_one | (missing > capacity), 2 * NOTHING), tokens, missing
+        return scores.masked_fill(~is_one | (missing > capacity), 2 * NEG_INF), tokens, missing
 
 
 def check_phrases(
@@ -423,7 +397,8 @@ def search_again(
     # The phrases of each sentence that is searched again.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
-        if not all(map(Phrases(phrases or ()).are_in, found[sentence])):
+        results = found[sentence]
+        if not all(contains(tokens, phrase) for tokens in results for phrase in phrases or ()):
             wanted[sentence] = [*(phrases or ())]
     if not wanted:
         return search
@@ -449,28 +424,27 @@ def _grid_search(
         PhraseError: If the phrases of a sentence do not fit into its translation.
     """
     num_sentences = len(task.prompt)
-    capacities = _capacity(task.arguments[0], task.prompt.shape[1], config).tolist()
-    phrases = []
-    for sentence, (prompt, capacity) in enumerate(zip(task.prompt.tolist(), capacities, strict=True)):
-        fitting = _fitting_phrases(wanted.get(sentence, []), prompt, capacity)
+    capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
+    phrases: list[list[Sequence[int]]] = [[] for _ in range(num_sentences)]
+    for sentence, asked in wanted.items():
+        fitting = _fitting_phrases(asked, task.prompt[sentence], capacities[sentence])
         if fitting is None:
-            asked = [[*phrase] for phrase in wanted[sentence]]
             end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
             raise PhraseError(
                 sentence,
-                asked,
-                f"these are {Phrases(asked).length} tokens, and the translation has room for no more than {capacity}{end}; give "
-                "a larger `max_new_tokens` or fewer phrases",
+                [[*phrase] for phrase in asked],
+                f"these are {num_tokens(asked)} tokens, and the translation has room for no more than "
+                f"{capacities[sentence]}{end}; give a larger `max_new_tokens` or fewer phrases",
             )
-        phrases.append(Phrases(fitting))
+        phrases[sentence] = fitting
     grid = copy.copy(config)
-    grid.num_beams = config.num_beams * (1 + max(of_sentence.length for of_sentence in phrases))
+    grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
     kept = sorted(wanted) if search.may_leave else range(num_sentences)
-    search_class = partial(PhraseSearch, phrases, config.num_beams)
+    make_search = partial(PhraseSearch, phrases=phrases, num_kept=config.num_beams)
     sentences = torch.tensor(kept, device=task.prompt.device)
     inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = replace(task, inputs=inputs).run(grid, search_class, sentences)
+    found = replace(task, inputs=inputs).run(grid, make_search, sentences)
     if search.may_leave:
         found.take_over(search)
     return found
@@ -483,26 +457,31 @@ def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fitting_phrases(
-    phrases: list[Sequence[int]], prompt: Sequence[int], capacity: int
-) -> Sequence[Sequence[int]] | None:
-    """The phrases, or if they fit only where they overlap the shortest row of tokens that has all; None if that is too long."""
-    asked = Phrases(phrases)
-    if asked.missing(asked.progress(prompt)) <= capacity:
+def _fitting_phrases(phrases: list[Sequence[int]], prompt: torch.Tensor, capacity: int) -> list[Sequence[int]] | None:
+    """The phrases if they fit, else one row of tokens in which they overlap, or None if that is too long, too."""
+    if _num_missing(phrases, prompt) <= capacity:
         return phrases
-    merged = _shortest_row([phrase for phrase in asked.phrases if not Phrases([phrase]).are_in(prompt)])
-    row = Phrases([merged])
-    return [merged] if row.missing(row.progress(prompt)) <= capacity else None
+    given = prompt.tolist()
+    row = _shortest_row([tuple(phrase) for phrase in phrases if not contains(given, phrase)])
+    return [row] if _num_missing([row], prompt) <= capacity else None
+
+
+def _num_missing(phrases: list[Sequence[int]], prompt: torch.Tensor) -> int:
+    """The number of tokens after which a translation that begins with the prompt [P] can have all phrases."""
+    tables = PhraseTables([phrases], prompt.device)
+    sentence = torch.zeros(1, dtype=torch.int64, device=prompt.device)
+    progress = tables.begun(sentence, prompt.unsqueeze(0))
+    return int(tables.missing(sentence, progress.unsqueeze(2)))
 
 
 def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest row of tokens with all phrases; of more phrases than six only their own order is tried."""
+    """The shortest row of tokens with all phrases. Of more than six phrases only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
         row: tuple[int, ...] = ()
         for phrase in order:
-            if not Phrases([phrase]).are_in(row):
+            if not contains(row, phrase):
                 row += phrase[_longest_beginning(phrase, row) :]
         rows.append(row)
     return min(rows, key=len)
@@ -521,8 +500,8 @@ def unmet_phrases(
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
     for row, (tokens, score) in enumerate(zip(sequences.tolist(), scores.tolist(), strict=True)):
-        phrases = must_contain[row // num_results] or () if score > NOTHING else ()
-        unmet[row // num_results].append([phrase for phrase in phrases if not Phrases([phrase]).are_in(tokens)])
+        phrases = must_contain[row // num_results] or () if score > NEG_INF else ()
+        unmet[row // num_results].append([phrase for phrase in phrases if not contains(tokens, phrase)])
     return unmet
 
 
