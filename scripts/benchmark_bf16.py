@@ -25,8 +25,8 @@ from transformers.utils import logging
 
 from vaswani_hf.data.corpus import Corpus, load_corpus
 from vaswani_hf.data.memory import keep_free_memory
+from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
-from vaswani_hf.training.optimizer import orthogonalized
 from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 

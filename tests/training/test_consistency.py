@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
+from vaswani_hf.optimization.regularizers import two_passes
+from vaswani_hf.optimization.regularizers.r_drop import RDropLoss
+from vaswani_hf.optimization.regularizers.simcut import SimCutLoss
 from vaswani_hf.publish.model_card import model_card
-from vaswani_hf.training import consistency
-from vaswani_hf.training.consistency import Consistency
 from vaswani_hf.training.moving_average import MovingAverage
 
 INPUT_IDS = torch.tensor([[5, 6, 7, 2], [9, 8, 2, 1]])
@@ -57,12 +58,13 @@ def gradients(model, loss):
 @pytest.mark.parametrize("keeps_ignored", [False, True])
 def test_the_loss_of_two_passes_is_what_its_paper_says(tiny_model, fields, cut_rate, keeps_ignored, monkeypatch):
     # A GPU keeps ignored positions because counting the other ones would force a synchronisation.
-    monkeypatch.setattr("vaswani_hf.training.consistency.needs_sync", lambda states: keeps_ignored)
+    monkeypatch.setattr("vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored)
     # More than one chunk.
-    monkeypatch.setattr("vaswani_hf.training.consistency.rows_per_chunk", lambda device, classes: 2)
+    monkeypatch.setattr("vaswani_hf.optimization.regularizers.two_passes.rows_per_chunk", lambda device, classes: 2)
     model = tiny_model(dropout=0.3, **fields).train()
     torch.manual_seed(3)
-    loss = Consistency(model, 1.5, cut_rate)(model, **BATCH).loss
+    compute = RDropLoss(model, 1.5) if cut_rate is None else SimCutLoss(model, 1.5, cut_rate=cut_rate)
+    loss = compute(model, **BATCH).loss
     found = gradients(model, loss)
 
     torch.manual_seed(3)
@@ -94,7 +96,7 @@ def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_
     model = tiny_model(dropout=0.0, label_smoothing=0.1).train()
     alone = model(**BATCH)
     for num_items in (None, torch.tensor(7)):
-        twice = Consistency(model, 5.0)(model, num_items_in_batch=num_items, **BATCH)
+        twice = RDropLoss(model, 5.0)(model, num_items_in_batch=num_items, **BATCH)
         share = 1 if num_items is None else 5 / 7
         assert twice.loss.item() == pytest.approx(alone.loss.item() * share, rel=1e-5)
 
@@ -130,25 +132,39 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     [
         (
             ["--r_drop_alpha=1", "--simcut_alpha=3"],
-            "`training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` are two kinds of a second pass; set one of them to 0.",
+            "`training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` turn on two regularisers, but a run has one; set one "
+            "of them to 0.",
         ),
         (["--ema_decay=1.2"], "`training.ema_decay` must lie between 0 and 1, such as 0.999, but is 1.2."),
-        (["--simcut_p=0.1"], "`training.simcut_p: 0.1` needs `training.simcut_alpha`, such as 3, but that is 0."),
+        (
+            ["--simcut_p=0.1"],
+            "`training.simcut_p: 0.1` needs `training.simcut_alpha`, but that is 0.0; set it to a positive number, or leave "
+            "`simcut_p` out.",
+        ),
         (["--r_drop_alpha=-1"], "`training.r_drop_alpha` must be 0 or more, but is -1.0."),
         (
             ["--weight_decay=0.1"],
-            "`training.weight_decay` must be 0 with `training.optimizer: adam`, the paper's, but is 0.1; "
-            "`training.optimizer: adamw` has one.",
+            "`training.weight_decay` belongs to `training.optimizer: adamw or muon`, but is 0.1 with `training.optimizer: "
+            "adam`; leave one of them out.",
         ),
         (
             ["--lr_scheduler_type=cosine"],
-            "`training.learning_rate` is the highest rate of the schedules inverse_sqrt, cosine and constant, and the paper's has "
-            "`training.learning_rate_factor`; but it is None with `training.lr_scheduler_type: cosine`.",
+            "`training.learning_rate` must be given with `training.lr_scheduler_type: cosine`, but is missing.",
         ),
         (
+            ["--learning_rate=0.1"],
+            "`training.learning_rate` belongs to `training.lr_scheduler_type: inverse_sqrt or cosine or constant`, but is 0.1 "
+            "with `training.lr_scheduler_type: paper`; leave one of them out.",
+        ),
+        (
+            ["--optimizer=adamv"],
+            "`training.optimizer` must be 'adam' or 'adamw' or 'muon', but is 'adamv'; the nearest name is 'adam'.",
+        ),
+        (["--adam_beta2=1"], "`training.adam_beta2` must be from 0 up to, but not including, 1, but is 1.0."),
+        (
             ["--learning_rate=0.1", "--lr_scheduler_type=constant", "--learning_rate_factor=2"],
-            "`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is 2.0 with constant; give "
-            "`training.learning_rate` alone.",
+            "`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is 2.0 with "
+            "`training.lr_scheduler_type: constant`; leave one of them out.",
         ),
     ],
 )
@@ -171,9 +187,9 @@ def test_a_run_with_a_cosine_is_not_made_longer(run):
 
 def test_the_divergence_is_computed_in_the_type_of_the_run_and_in_parts_of_half_the_size(run, monkeypatch, capsys):
     seen, sizes = set(), set()
-    compute = consistency._ChunkedDivergence.apply
+    compute = two_passes._ChunkedDivergence.apply
     monkeypatch.setattr(
-        consistency, "_ChunkedDivergence", SimpleNamespace(apply=lambda *args: (seen.add(args[-1]), compute(*args))[1])
+        two_passes, "_ChunkedDivergence", SimpleNamespace(apply=lambda *args: (seen.add(args[-1]), compute(*args))[1])
     )
     forward = VaswaniForSeq2SeqLM.forward
 

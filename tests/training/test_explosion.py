@@ -8,7 +8,7 @@ import pytest
 from tiny_runs import metrics
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.training.explosion import Explosion
+from vaswani_hf.training.explosion import DivergenceDetector
 from vaswani_hf.training.trainer import VaswaniTrainer
 
 UNIFORM = math.log(1000)
@@ -16,9 +16,9 @@ UNIFORM = math.log(1000)
 
 def end(losses, max_steps=1000, earlier=()):
     """The step at which a run with these losses has exploded, and the first one of its explosion."""
-    explosion = Explosion(UNIFORM, max_steps, list(earlier))
+    explosion = DivergenceDetector(UNIFORM, max_steps, list(earlier))
     for step, loss in enumerate(losses, len(earlier) + 1):
-        if explosion.is_at(step, loss):
+        if explosion.update(step, loss):
             return step, explosion.since
     return None
 

@@ -5,6 +5,7 @@ All steps compute in float32 unless a test says bfloat16.
 
 import json
 import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
+from vaswani_hf.optimization.optimizers import OPTIMIZERS
+from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import TrainingSection
-from vaswani_hf.training.consistency import consistency_of
-from vaswani_hf.training.optimizer import muon_and_adamw
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -129,9 +130,8 @@ class RealStep:
             # transformers 5.23 deprecates the name that earlier ones know.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
-        if self.training.optimizer == "muon":
-            self.optimizer = muon_and_adamw(self.model, self.training)
+        build = OPTIMIZERS[self.training.optimizer].build
+        self.optimizer = build(self.model, self.training, bf16=self.training.bf16 is True)
         tokens = torch.randint(4, SMALL["vocab_size"], (2, rows, LENGTH))
         ones = torch.ones(rows, LENGTH, dtype=torch.int64)
         self.batch = {"input_ids": tokens[0], "attention_mask": ones, "labels": tokens[1]}
@@ -140,9 +140,12 @@ class RealStep:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.training.bf16 is True)
 
     def run(self):
-        consistency = consistency_of(self.model, self.training, self.autocast)
+        regularizer = regularizer_of(self.training)
+        compute = self.model
+        if regularizer is not None:
+            compute = partial(regularizer.build(self.model, self.training, self.autocast), self.model)
         with self.autocast():
-            output = self.model(**self.batch) if consistency is None else consistency(self.model, **self.batch)
+            output = compute(**self.batch)
         output.loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -168,7 +171,7 @@ class RealStep:
 )
 def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training):
     # An accelerator computes the loss at ignored positions, too, because counting the other positions would take longer.
-    for module in ("model.loss_vaswani", "training.consistency"):
+    for module in ("model.loss_vaswani", "optimization.regularizers.two_passes"):
         monkeypatch.setattr(f"vaswani_hf.{module}.needs_sync", lambda states: True)
     # `FlopCounterMode` knows neither the fused kernel of processors nor a product that is added in place.
     eager = {"attn_implementation": "eager"}

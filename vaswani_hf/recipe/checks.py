@@ -3,11 +3,17 @@
 The types of single values are checked while the recipe is loaded (see loading.py), licences in licenses.py.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from ..model.configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import VaswaniConfig, nearest_name
+from ..optimization.entries import Optimizer, Range, Schedule, keys_of
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import REGULARIZERS, regularizer_of
+from ..optimization.schedules import SCHEDULES
 from .licenses import check_license, data_license
 from .schema import (
     SMALLEST_VOCABULARY,
@@ -29,8 +35,8 @@ _AT_LEAST_ONE = """
     decoding.max_length evaluation.tokens_per_batch
 """.split()
 _NOT_NEGATIVE = """
-    seed training.learning_rate_factor training.weight_decay training.r_drop_alpha training.simcut_alpha training.adam_epsilon training.max_grad_norm training.average_checkpoints
-    training.dataloader_num_workers decoding.max_length_a decoding.max_length_b
+    seed training.max_grad_norm training.average_checkpoints training.dataloader_num_workers
+    decoding.max_length_a decoding.max_length_b
 """.split()
 
 
@@ -53,8 +59,10 @@ def check_recipe(recipe: Recipe, *, needs_data: bool = True, is_record: bool = F
     _check_numbers(recipe.values())
     check_task(recipe)
     _check_training(recipe.training)
-    _check_optimizer(recipe.training)
-    _check_regularization(recipe)
+    _check_entry("optimizer", OPTIMIZERS, recipe.training)
+    _check_entry("lr_scheduler_type", SCHEDULES, recipe.training)
+    _check_regularizers(recipe)
+    _check_moving_average(recipe.training)
     if recipe.training.metric_for_best_model == "bleu" and not recipe.evaluation.validation_bleu:
         raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
     _check_publishing(recipe.publishing)
@@ -141,9 +149,14 @@ def _check_numbers(values: dict[str, Any]) -> None:
     for place in _NOT_NEGATIVE:
         if values[place] is not None and not 0 <= values[place] < float("inf"):
             raise ValueError(f"`{place}` must be 0 or more, but is {values[place]}.")
-    for place in ("training.adam_beta1", "training.adam_beta2", "training.simcut_p", "tokenizer.bpe_dropout"):
-        if not 0 <= values[place] < 1:
-            raise ValueError(f"`{place}` must be from 0 up to, but not including, 1, but is {values[place]}.")
+    if not 0 <= values["tokenizer.bpe_dropout"] < 1:
+        dropout = values["tokenizer.bpe_dropout"]
+        raise ValueError(f"`tokenizer.bpe_dropout` must be from 0 up to, but not including, 1, but is {dropout}.")
+    for field in dataclasses.fields(TrainingSection):
+        accepted: Range | None = field.metadata.get("range")
+        value = values[f"training.{field.name}"]
+        if accepted is not None and value is not None and not accepted.contains(value):
+            raise ValueError(f"`training.{field.name}` must be {accepted.words}, but is {value}.")
     if values["seed"] >= 2**32:
         raise ValueError(f"`seed` must be smaller than 2^32, but is {values['seed']}.")
     ratio, penalty = values["data.max_length_ratio"], values["decoding.length_penalty"]
@@ -176,44 +189,54 @@ def _check_training(training: TrainingSection) -> None:
         )
 
 
-def _check_optimizer(training: TrainingSection) -> None:
-    rate, kind = training.learning_rate, training.lr_scheduler_type
-    if rate is not None and not 0 < rate < float("inf"):
-        raise ValueError(f"`training.learning_rate` must be positive, but is {rate}.")
-    if (rate is None) != (kind == "paper"):
+def _check_entry(key: str, table: Mapping[str, Optimizer | Schedule], training: TrainingSection) -> None:
+    """Refuses a name that the table of a key does not have, and the keys of entries that are not selected."""
+    selected = getattr(training, key)
+    if selected not in table:
+        names = " or ".join(repr(name) for name in table)
         raise ValueError(
-            "`training.learning_rate` is the highest rate of the schedules inverse_sqrt, cosine and constant, and the paper's "
-            f"has `training.learning_rate_factor`; but it is {rate} with `training.lr_scheduler_type: {kind}`."
+            f"`training.{key}` must be {names}, but is {selected!r}; the nearest name is "
+            f"{nearest_name(selected, table)!r}."
         )
-    if kind != "paper" and training.learning_rate_factor != TrainingSection.learning_rate_factor:
-        raise ValueError(
-            f"`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is "
-            f"{training.learning_rate_factor} with {kind}; give `training.learning_rate` alone."
-        )
-    if training.weight_decay and training.optimizer == "adam":
-        raise ValueError(
-            f"`training.weight_decay` must be 0 with `training.optimizer: adam`, the paper's, but is {training.weight_decay}; "
-            "`training.optimizer: adamw` has one."
-        )
+    own = keys_of(table[selected].settings)
+    for name, field in own.items():
+        if field.metadata.get("is_required") and getattr(training, name) is None:
+            raise ValueError(f"`training.{name}` must be given with `training.{key}: {selected}`, but is missing.")
+    for entry in table.values():
+        for name, field in keys_of(entry.settings).items():
+            value = getattr(training, name)
+            if name in own or value == field.default:
+                continue
+            owners = [owner for owner, other in table.items() if name in keys_of(other.settings)]
+            raise ValueError(
+                f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} with "
+                f"`training.{key}: {selected}`; leave one of them out."
+            )
 
 
-def _check_regularization(recipe: Recipe) -> None:
+def _check_regularizers(recipe: Recipe) -> None:
     training = recipe.training
-    rates = [recipe.model.get(name) for name in ("dropout", "attention_dropout", "activation_dropout")]
-    if training.r_drop_alpha and rates[0] == 0 and not any(rates[1:]):
-        raise ValueError(
-            f"`training.r_drop_alpha: {training.r_drop_alpha}` compares two passes with other dropout, but `model.dropout` is "
-            f"{rates[0]}, so that both are the same; raise it, or leave `r_drop_alpha` out."
-        )
-    if training.r_drop_alpha and training.simcut_alpha:
-        raise ValueError(
-            f"`training.r_drop_alpha: {training.r_drop_alpha}` and `training.simcut_alpha: {training.simcut_alpha}` are two "
-            "kinds of a second pass; set one of them to 0."
-        )
-    if training.simcut_p != TrainingSection.simcut_p and not training.simcut_alpha:
-        raise ValueError(
-            f"`training.simcut_p: {training.simcut_p}` needs `training.simcut_alpha`, such as 3, but that is 0."
-        )
+    selected = regularizer_of(training)
+    for entry in REGULARIZERS.values():
+        strength = getattr(training, entry.strength)
+        if strength and selected is not None and entry is not selected:
+            first = f"`training.{selected.strength}: {getattr(training, selected.strength)}`"
+            raise ValueError(
+                f"{first} and `training.{entry.strength}: {strength}` turn on two regularisers, but a run has one; set one of "
+                "them to 0."
+            )
+        for name, field in keys_of(entry.settings).items():
+            value = getattr(training, name)
+            if not strength and value != field.default:
+                raise ValueError(
+                    f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is {strength}; set it to a "
+                    f"positive number, or leave `{name}` out."
+                )
+    if selected is not None:
+        selected.check(training, recipe.model)
+
+
+def _check_moving_average(training: TrainingSection) -> None:
     decay = training.ema_decay
     if decay is not None and not 0 < decay < 1:
         raise ValueError(f"`training.ema_decay` must lie between 0 and 1, such as 0.999, but is {decay}.")

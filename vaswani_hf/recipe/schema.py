@@ -8,6 +8,10 @@ from typing import Any, Literal
 import yaml
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..optimization.entries import keys_of
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import REGULARIZERS
+from ..optimization.schedules import SCHEDULES
 
 # Byte-level BPE has the 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -151,9 +155,28 @@ class TokenizerSection:
     keep: bool = True
 
 
+def _with_keys_of_entries(section: Any) -> Any:
+    """A section that also has the keys of the entries of all tables; the type checker knows only its own fields.
+
+    Code outside an entry must not read the keys of the entry, because another entry may be selected.
+    """
+    added: dict[str, tuple[str, Any, Any]] = {}
+    for entry in (*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()):
+        for name, key in keys_of(entry.settings).items():
+            added[name] = (name, key.type, field(default=key.default, metadata=key.metadata))
+    whole = dataclasses.make_dataclass(section.__name__, added.values(), bases=(section,))
+    whole.__module__ = section.__module__
+    whole.__doc__ = section.__doc__
+    return whole
+
+
+@_with_keys_of_entries
 @dataclass
 class TrainingSection:
-    """Optimisation; names are those of `TrainingArguments` where it has them."""
+    """Optimisation; names are those of `TrainingArguments` where it has them.
+
+    The section also has the keys of all optimizers, schedules and regularisers, which stand in their files in `optimization`.
+    """
 
     max_steps: int | None = None
     num_train_epochs: float | None = None
@@ -162,22 +185,12 @@ class TrainingSection:
     # That of the language models, which have no two sides; both of the others are set to it.
     text_tokens_per_batch: int | None = None
     gradient_accumulation_steps: int = 1
-    # Adam is the paper's; AdamW has `weight_decay`; Muon is for the matrices of the layers, with AdamW for everything else.
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"
-    weight_decay: float = 0.0
-    # The paper's rate follows from the width, the factor and the warmup; the others rise to `learning_rate` and then fall.
-    lr_scheduler_type: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
-    learning_rate_factor: float = 1.0
-    learning_rate: float | None = None
+    # The name of an entry of `OPTIMIZERS`. Adam is the paper's.
+    optimizer: str = "adam"
+    # The name of an entry of `SCHEDULES`.
+    lr_scheduler_type: str = "paper"
     warmup_steps: int = 4000
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-9
     max_grad_norm: float = 0.0
-    # The weights of the divergence between two passes, and the share of the tokens that SimCut's second pass is without.
-    r_drop_alpha: float = 0.0
-    simcut_alpha: float = 0.0
-    simcut_p: float = 0.05
     # The run validates, and ends with, an exponential moving average of the weights.
     ema_decay: float | None = None
     # Names of parts of the model that are not trained, such as `encoder`.
@@ -327,7 +340,12 @@ TASKS_OF_KEYS: dict[str, tuple[str, ...]] = {
     ),
     **_of("tokenizer", "target_vocab_size shared_vocabulary bpe_dropout", _PAIRS),
     **_of("training", "text_tokens_per_batch", TEXT_TASKS),
-    **_of("training", "r_drop_alpha simcut_alpha simcut_p", _STACKS),
+    **{
+        f"training.{name}": _STACKS
+        for entry in REGULARIZERS.values()
+        if entry.needs_encoder_decoder
+        for name in keys_of(entry.settings)
+    },
     **_of("evaluation", "tokenize lowercase validation_bleu", _PAIRS),
     **_of("decoding", " ".join(field.name for field in dataclasses.fields(DecodingSection)), _STACKS),
     **_of("model", "encoder_layers encoder_attention_heads encoder_ffn_dim", (*_STACKS, "masked_lm")),

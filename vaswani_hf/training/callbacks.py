@@ -18,7 +18,7 @@ from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished
-from .explosion import Explosion
+from .explosion import DivergenceDetector
 from .processes import say
 from .trainer import VaswaniTrainer
 
@@ -139,7 +139,7 @@ class StopCallback(TrainerCallback):
         """
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
-        self.explosion = Explosion(uniform, state.max_steps, logged)
+        self.detector = DivergenceDetector(uniform, state.max_steps, logged)
         if self.checkpoint is not None and not facts_of(self.checkpoint).get("validated", True):
             self._validate_again(args, state, control)
             if state.global_step >= state.max_steps or control.should_training_stop:
@@ -165,14 +165,14 @@ class StopCallback(TrainerCallback):
             diverged, loss, number = flags.tolist()
             if diverged:
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
-            if self.explosion.is_at(step, loss / args.world_size):
-                self._end(self.explosion.described(step), step)
-            self.trainer.suspect_since = self.explosion.since
+            if self.detector.update(step, loss / args.world_size):
+                self._end(self.detector.described(step), step)
+            self.trainer.suspect_since = self.detector.since
             if number:
                 control.should_save = control.should_training_stop = True
 
     def _end(self, what: str, step: int) -> NoReturn:
-        first_bad = self.explosion.since or step
+        first_bad = self.detector.since or step
         if self.trainer.is_world_process_zero():
             delete_between(Path(self.trainer.args.output_dir), first_bad, step)
         raise self.trainer.divergence(what, step, first_bad - 1)

@@ -11,7 +11,7 @@ MOST_STEPS = 100
 LEARNED = 1.0
 
 
-class Explosion:
+class DivergenceDetector:
     """Judges the losses of a run, step by step.
 
     A uniform guess has log V nats per token, smoothed or not. A run has exploded when its loss was, for a tenth of its steps
@@ -37,8 +37,8 @@ class Explosion:
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
-    def is_at(self, step: int, loss: float) -> bool:
-        """True if the run has exploded.
+    def update(self, step: int, loss: float) -> bool:
+        """Take in the loss of the next step, and give True if the run has exploded.
 
         Args:
             step (int): The step, each in turn.

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ..optimization.regularizers import num_passes
 from ..processor import bfloat16_pays, has_bfloat16
 from ..recipe.schema import Recipe, TrainingSection
 from .planned_model import planned_config, planned_model
@@ -65,8 +66,7 @@ def _flops_at_once(recipe: Recipe) -> float:
     training = recipe.training
     model = planned_model(planned_config(recipe), recipe.task)
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
-    num_passes = 2 if training.simcut_alpha or training.r_drop_alpha else 1
-    positions = num_passes * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
+    positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
     return 6 * num_weights * min(positions, NUMBERS_OF_A_PART // model.config.d_model)
 
 

@@ -15,6 +15,7 @@ from ..checkpoint.files import (
     step_of,
 )
 from ..checkpoint.manifest import damage, facts_of
+from ..optimization.schedules import SCHEDULES
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.schema import TrainingSection
@@ -220,11 +221,9 @@ def _processes(number: int) -> str:
 def _refuse_another_recipe(recipe: Recipe, earlier: Recipe) -> None:
     # On another machine the data may lie in another folder.
     now, before = (published_recipe(one).values() for one in (recipe, earlier))
-    # A cosine ends where the run ends.
-    ends = (
-        {"training.max_steps", "training.num_train_epochs"} if recipe.training.lr_scheduler_type == "cosine" else set()
-    )
-    free = {*FREE_TO_CHANGE} - ends
+    free = {*FREE_TO_CHANGE}
+    if SCHEDULES[recipe.training.lr_scheduler_type].depends_on_length:
+        free -= {"training.max_steps", "training.num_train_epochs"}
     # Another task has other keys everywhere, and another beginning another shape.
     order = sorted(now.keys() | before.keys(), key=lambda key: (not key.startswith("model.init_from"), key))
     for key in ["task", *order]:

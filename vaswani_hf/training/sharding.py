@@ -14,6 +14,8 @@ from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
 from ..checkpoint.kinds import KINDS
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import regularizer_of
 from ..recipe.schema import TrainingSection
 
 # DeepSpeed writes the name of the folder with its state into it.
@@ -58,20 +60,17 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
 
 
 def _refuse_what_needs_whole_weights(name: str, training: TrainingSection) -> None:
-    plain = TrainingSection()
-    for key in ("torch_compile", "optimizer", "r_drop_alpha", "simcut_alpha", "ema_decay"):
-        value, default = getattr(training, key), getattr(plain, key)
-        if value not in (default, "adamw"):
-            words = (
-                "adam or adamw"
-                if key == "optimizer"
-                else "false"
-                if default is False
-                else "null"
-                if default is None
-                else default
-            )
-            raise ValueError(f"`training.{key}` must be {words} with {name}, but is {value}.")
+    if training.torch_compile:
+        raise ValueError(f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}.")
+    if OPTIMIZERS[training.optimizer].needs_whole_weights:
+        others = " or ".join(entry.name for entry in OPTIMIZERS.values() if not entry.needs_whole_weights)
+        raise ValueError(f"`training.optimizer` must be {others} with {name}, but is {training.optimizer}.")
+    regularizer = regularizer_of(training)
+    if regularizer is not None and regularizer.needs_whole_weights:
+        strength = getattr(training, regularizer.strength)
+        raise ValueError(f"`training.{regularizer.strength}` must be 0.0 with {name}, but is {strength}.")
+    if training.ema_decay is not None:
+        raise ValueError(f"`training.ema_decay` must be null with {name}, but is {training.ema_decay}.")
 
 
 def _refuse_another_way(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:

@@ -24,11 +24,11 @@ from torch.utils.flop_counter import flop_registry
 
 from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import regularizer_of
 from ..recipe.schema import TrainingSection
-from .consistency import consistency_of
 from .initialization import frozen_weights
 from .moving_average import MovingAverage
-from .optimizer import muon_and_adamw
 from .planned_model import planned_model
 
 aten = torch.ops.aten
@@ -108,11 +108,7 @@ def step_cost(
 
         # An optimizer makes its state in its first step.
         trained = [weight for weight in model.parameters() if weight.requires_grad]
-        optimizer: torch.optim.Optimizer
-        if training.optimizer == "muon":
-            optimizer = muon_and_adamw(model, training)
-        else:
-            optimizer = torch.optim.AdamW(trained, fused=True)
+        optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in trained:
             weight.grad = torch.zeros_like(weight)
         gradients = counter.now - weights
@@ -141,9 +137,14 @@ def step_cost(
         def autocast() -> torch.autocast:
             return torch.autocast("cpu", torch.bfloat16, enabled=bf16)
 
-        consistency = consistency_of(model, training, autocast)
-        with autocast():
-            output = model(**batch) if consistency is None else consistency(model, **batch)
+        regularizer = regularizer_of(training)
+        if regularizer is None:
+            with autocast():
+                output = model(**batch)
+        else:
+            loss = regularizer.build(model, training, autocast)
+            with autocast():
+                output = loss(model, **batch)
         forward_peak = counter.peak
         output.loss.backward()
         batch_flops = counter.flops - optimizer_flops

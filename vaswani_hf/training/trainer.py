@@ -30,6 +30,10 @@ from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
 from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..optimization.entries import RegularizedLoss
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import num_passes, regularizer_of
+from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
 from ..recipe.schema import EvaluationSection, TrainingSection
 from ..translation.translator import Translator
 from .checkpoints import (
@@ -40,11 +44,8 @@ from .checkpoints import (
     refuse_vanished,
     rotate_checkpoints,
 )
-from .consistency import consistency_of
 from .moving_average import MovingAverage
-from .optimizer import muon_and_adamw
 from .processes import Processes
-from .schedule import scheduled_rate, scheduler_of
 from .sharding import prepare_sharding, sharded_autocast, whole_model
 from .stopping import Interrupt, Stop
 
@@ -64,10 +65,7 @@ def largest_part(training: TrainingSection, d_model: int) -> int | None:
         training (TrainingSection): The batches.
         d_model (int): The width of the model.
     """
-    positions = NUMBERS_OF_A_PART // d_model
-    if training.simcut_alpha or training.r_drop_alpha:
-        # Two passes are computed at once.
-        positions //= 2
+    positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # Parts would give a compiled model more shapes.
     return positions if is_large and not training.torch_compile else None
@@ -124,7 +122,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         if training.num_train_epochs is not None and self.train_batches.batches_per_epoch is not None:
             batches = training.num_train_epochs * self.train_batches.batches_per_epoch
             self.args.max_steps = max(1, round(batches / self.batches_per_step))
-        self.consistency = consistency_of(self.model, training, self.accelerator.autocast)
+        regularizer = regularizer_of(training)
+        self.regularized_loss: RegularizedLoss | None = None
+        if regularizer is not None:
+            self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
         self.moving_average: MovingAverage | None = None
         if training.ema_decay is not None:
             self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -197,17 +198,18 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.lr_scheduler = scheduler_of(optimizer or self.optimizer, self.training, width, self.args.max_steps)
         return self.lr_scheduler
 
-    def create_optimizer(self, *args, **kwargs) -> torch.optim.Optimizer:
-        """Adam, AdamW, or Muon for the matrices of the layers."""
-        if self.training.optimizer != "muon":
-            return super().create_optimizer(*args, **kwargs)
-        self.optimizer = self.optimizer or muon_and_adamw(self.model, self.training)
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The optimizer of the recipe, which is Adam (Section 5.3) by default."""
+        if self.optimizer is None:
+            build = OPTIMIZERS[self.training.optimizer].build
+            trained = self.model if model is None else model
+            self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
         return self.optimizer
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """The loss of the model, or of two passes that shall agree."""
-        if self.consistency is not None and self.model.training:
-            model = partial(self.consistency, model)
+        """The loss of the model, or that of the regulariser of the recipe."""
+        if self.regularized_loss is not None and self.model.training:
+            model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def get_batch_samples(self, *args, **kwargs):
@@ -278,7 +280,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
-        key = "learning_rate_factor" if training.learning_rate is None else "learning_rate"
+        key = SCHEDULES[training.lr_scheduler_type].rate_key
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
         return DivergedRunError(
             f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
@@ -437,12 +439,11 @@ def training_arguments(
         validates (bool): There is a validation split.
 
     Returns:
-        Seq2SeqTrainingArguments: Batches and schedule are left to `VaswaniTrainer`, as is the number of steps where the
+        Seq2SeqTrainingArguments: `VaswaniTrainer` sets batches, optimizer and schedule, and the number of steps if the
         recipe gives epochs.
     """
     same_names = """
-        gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon max_grad_norm torch_compile
-        logging_steps eval_steps save_steps
+        gradient_accumulation_steps max_grad_norm torch_compile logging_steps eval_steps save_steps
     """.split()
     return Seq2SeqTrainingArguments(
         **{name: getattr(training, name) for name in same_names},
@@ -451,9 +452,6 @@ def training_arguments(
         max_steps=training.max_steps or 1,
         seed=seed,
         report_to=training.report_to or "none",
-        # AdamW without weight decay is Adam (Section 5.3).
-        optim="adamw_torch_fused",
-        weight_decay=training.weight_decay,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
         # A loss that is no number is not hidden, but ends the run.

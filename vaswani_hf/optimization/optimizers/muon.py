@@ -6,19 +6,24 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
 
-from ..recipe.schema import TrainingSection
+from ..entries import Optimizer
+from .adam import AdamSettings
+from .adamw import AdamWSettings
 
-# Of the weights' momentum, and the coefficients of each of the 5 steps towards singular values of 1 (Jordan et al. 2024).
-MOMENTUM, COEFFICIENTS, NUM_STEPS = 0.95, (3.4445, -4.7750, 2.0315), 5
-# The smaller side from which a matrix is orthogonalized faster in bfloat16 than in float32, measured with AVX512-BF16
-# (scripts/benchmark_bf16.md). AMX, Arm and GPUs were not measured.
+# The weight of the earlier steps in the momentum (Jordan et al. 2024).
+MOMENTUM = 0.95
+# The coefficients and the number of iterations that bring singular values near 1 (Jordan et al. 2024).
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+NUM_STEPS = 5
+# The smaller side from which a matrix is orthogonalized faster in bfloat16 than in float32, measured with
+# AVX512-BF16 (scripts/benchmark_bf16.md). AMX, Arm and GPUs were not measured.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """A matrix with the singular vectors of another one, and singular values near 1, by Newton and Schulz's iteration.
+    """A matrix with the singular vectors of another one, and singular values near 1, by Newton and Schulz's
+    iteration.
 
     Args:
         matrix (torch.Tensor): [rows, columns] float.
@@ -38,16 +43,18 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
     return (x.T if is_tall else x).to(matrix.dtype)
 
 
-class Muon(Optimizer):
-    """Momentum whose steps are orthogonal matrices (Jordan et al. 2024), with Nesterov's look ahead and decoupled decay.
+class Muon(torch.optim.Optimizer):
+    """Momentum whose steps are orthogonal matrices (Jordan et al. 2024), with Nesterov's look ahead and
+    decoupled decay.
 
-    Steps are as large as AdamW's: their root mean square is 0.2 times the rate (Liu et al. 2025, Section 2.2).
+    Steps are as large as AdamW's: their root mean square is 0.2 times the rate (Liu et al. 2025, Section
+    2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): The share of a weight that a step at rate 1 takes away.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. It is the decision of the run, `training.bf16`, so that a
-            resumed run computes as before, on another processor too.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. It is the decision of the run,
+            `training.bf16`, so that a resumed run computes as before, on another processor too.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -58,35 +65,49 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of all weights that have a gradient."""
         for group in self.param_groups:
-            for weight in (weight for weight in group["params"] if weight.grad is not None):
-                state = self.state[weight]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
-                momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - MOMENTUM)
-                in_bfloat16 = self.bf16 and min(weight.shape) >= LEAST_SIDE_IN_BFLOAT16
-                step = orthogonalized(weight.grad.lerp(momentum, MOMENTUM), in_bfloat16)
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(step, alpha=-0.2 * group["lr"] * max(weight.shape) ** 0.5)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._step_of(weight, group["lr"], group["weight_decay"])
+
+    def _step_of(self, weight: nn.Parameter, rate: float, weight_decay: float) -> None:
+        state = self.state[weight]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(weight.grad)
+        momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - MOMENTUM)
+        in_bfloat16 = self.bf16 and min(weight.shape) >= LEAST_SIDE_IN_BFLOAT16
+        step = orthogonalized(weight.grad.lerp(momentum, MOMENTUM), in_bfloat16)
+        weight.mul_(1 - rate * weight_decay)
+        weight.add_(step, alpha=-0.2 * rate * max(weight.shape) ** 0.5)
 
 
-class MuonAndAdamW(Optimizer):
+class MuonAndAdamW(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the other weights; one learning rate serves both.
 
     Args:
         matrices (list): The weights [rows, columns] for Muon.
         others (list): All other weights.
-        training (TrainingSection): Adam's numbers, the decay of the matrices, and their precision.
+        settings (AdamSettings): The numbers of AdamW.
+        weight_decay (float): The decay of the matrices; the other weights have none.
+        bf16 (bool): As for `Muon`.
     """
 
-    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], training: TrainingSection):
+    def __init__(
+        self,
+        matrices: list[nn.Parameter],
+        others: list[nn.Parameter],
+        settings: AdamSettings,
+        weight_decay: float,
+        bf16: bool,
+    ):
         super().__init__([*matrices, *others], {})
-        adam = {"betas": (training.adam_beta1, training.adam_beta2), "eps": training.adam_epsilon, "fused": True}
-        self.parts: list[Optimizer] = []
-        # Those of one kind may all be frozen.
+        self.parts: list[torch.optim.Optimizer] = []
+        # All weights of one kind may be frozen.
         if matrices:
-            self.parts.append(Muon(matrices, training.weight_decay, training.bf16 is True))
+            self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
-            self.parts.append(AdamW(others, weight_decay=0.0, **adam))
+            betas = (settings.adam_beta1, settings.adam_beta2)
+            adamw = torch.optim.AdamW(others, betas=betas, eps=settings.adam_epsilon, weight_decay=0.0, fused=True)
+            self.parts.append(adamw)
         self._take_parts()
 
     def _take_parts(self) -> None:
@@ -112,17 +133,21 @@ class MuonAndAdamW(Optimizer):
         self._take_parts()
 
 
-def muon_and_adamw(model: nn.Module, training: TrainingSection) -> MuonAndAdamW:
-    """The optimizer of a model: embeddings, the output projection, norms and biases are AdamW's.
+def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
+    """The optimizer of a model: AdamW has the embeddings, the output projection, the norms and the biases.
 
     Args:
         model (Module): Its stacks have their layers under the name `layers`.
-        training (TrainingSection): The optimisation.
+        settings (AdamWSettings): The numbers of AdamW, and the decay of the matrices.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16.
+
+    Returns:
+        MuonAndAdamW: The optimizer.
     """
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
-    return MuonAndAdamW(matrices, others, training)
+    return MuonAndAdamW(matrices, others, settings, settings.weight_decay, bf16)
 
 
 def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -132,3 +157,7 @@ def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
         model (Module): Its stacks have their layers under the name `layers`.
     """
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
+
+
+# Newton and Schulz's iteration needs whole matrices.
+MUON = Optimizer("muon", build_muon, AdamWSettings, needs_whole_weights=True)

@@ -1,0 +1,141 @@
+"""Defines a new optimizer, schedule and regulariser, puts each into its table with one line, and trains with
+it.
+
+Run as `python new_entries.py RECIPE FOLDER`; it writes what it saw to FOLDER/seen.json. It is a process of
+its own because a recipe gets the keys of all entries when the package is imported. All runs compute in
+float32.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+
+from vaswani_hf.optimization.entries import NOT_NEGATIVE, SHARE, Optimizer, Regularizer, Schedule, key
+from vaswani_hf.optimization.optimizers import OPTIMIZERS
+from vaswani_hf.optimization.regularizers import REGULARIZERS
+from vaswani_hf.optimization.schedules import SCHEDULES, HighestRateSettings
+
+
+@dataclass
+class SgdSettings:
+    sgd_momentum: float = key(0.0, SHARE)
+
+
+def build_sgd(model, settings, *, bf16):
+    return torch.optim.SGD(model.parameters(), momentum=settings.sgd_momentum)
+
+
+@dataclass
+class LinearSettings(HighestRateSettings):
+    lowest_rate: float = key(0.0, NOT_NEGATIVE)
+
+
+def linear_rate(step, settings, *, warmup_steps, max_steps, d_model):
+    share = (step - 1) / max_steps
+    return settings.learning_rate + share * (settings.lowest_rate - settings.learning_rate)
+
+
+@dataclass
+class ZLossSettings:
+    z_alpha: float = key(0.0, NOT_NEGATIVE)
+    z_power: float = key(2.0, NOT_NEGATIVE)
+
+
+def build_z_loss(model, settings, autocast):
+    def loss(wrapped, **batch):
+        output = wrapped(**batch)
+        seen["calls"] += 1
+        output.loss = output.loss + settings.z_alpha * model.lm_head.weight.abs().pow(settings.z_power).mean()
+        return output
+
+    return loss
+
+
+seen = {"calls": 0}
+OPTIMIZERS["sgd"] = Optimizer("sgd", build_sgd, SgdSettings)
+SCHEDULES["linear"] = Schedule("linear", linear_rate, LinearSettings, rate_key="learning_rate", depends_on_length=True)
+REGULARIZERS["z_loss"] = Regularizer(
+    "z_loss", build_z_loss, ZLossSettings, strength="z_alpha", num_passes=3, needs_encoder_decoder=False
+)
+
+
+def main(recipe, folder):
+    """Train with each entry, plan with each, and note the errors that name them."""
+    from vaswani_hf.recipe import load_recipe
+    from vaswani_hf.training import train
+    from vaswani_hf.training.hardware import settled
+    from vaswani_hf.training.plan import plan_run
+    from vaswani_hf.training.sharding import prepare_sharding
+    from vaswani_hf.training.trainer import VaswaniTrainer, largest_part
+
+    def error_of(function, *arguments):
+        try:
+            function(*arguments)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def loaded(*words):
+        return load_recipe(recipe, [f"--output_dir={folder / 'run'}", *words])
+
+    sgd = ("--optimizer=sgd", "--sgd_momentum=0.5")
+    linear = ("--lr_scheduler_type=linear", "--learning_rate=0.01", "--lowest_rate=0.002")
+    z_loss = ("--z_alpha=0.5", "--z_power=1")
+    with patch("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20):
+        train(loaded(*sgd, *linear, *z_loss))
+        longer = loaded(*sgd, *linear, *z_loss, "--max_steps=10", "--resume=true")
+        seen["longer"] = error_of(train, longer)
+    trainer = SimpleNamespace(
+        training=loaded(*sgd, *linear).training,
+        args=SimpleNamespace(output_dir=str(folder), max_steps=8),
+        model=SimpleNamespace(config=SimpleNamespace(d_model=16)),
+    )
+    seen["diverged"] = str(VaswaniTrainer.divergence(trainer, "It diverged", 1, 0))
+    plugin = SimpleNamespace(fsdp_version=2)
+    sharded = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin))
+    seen["sharded"] = [error_of(prepare_sharding, sharded, None, loaded(*words).training) for words in (sgd, z_loss)]
+    seen["unselected"] = [
+        error_of(loaded, *words)
+        for words in (
+            ["--sgd_momentum=0.5"],
+            ["--lowest_rate=0.002"],
+            ["--z_power=1"],
+            ["--z_alpha=1", "--r_drop_alpha=1"],
+        )
+    ]
+    seen["out_of_range"] = error_of(loaded, "--optimizer=sgd", "--sgd_momentum=1")
+    seen["misspelt"] = error_of(loaded, "--optimizer=sgb")
+    seen["parts"] = [largest_part(loaded(*words, "--d_model=512").training, 512) for words in ((), z_loss)]
+    plans = [plan_run(loaded(*words))["memory"]["processor"] for words in ((), sgd)]
+    seen["state"] = [plan["optimizer"] / plan["weights"] for plan in plans]
+    seen["language_model"] = loaded_language_model(load_recipe, recipe, folder)
+    seen["settled"] = settled(loaded(*z_loss, "--bf16=auto"), None).training.bf16 in (True, False)
+    (folder / "seen.json").write_text(json.dumps(seen))
+
+
+def loaded_language_model(load_recipe, recipe, folder):
+    """The strength of the regulariser in the recipe of a language model."""
+    overrides = [
+        "--task=causal_lm",
+        "--language=en",
+        "--source_language=",
+        "--target_language=",
+        "--z_alpha=0.5",
+    ]
+    path = folder / "language_model.yaml"
+    text = recipe.read_text()
+    for words in ("encoder_layers: 1, ", "encoder_attention_heads: 2, ", "encoder_ffn_dim: 16, "):
+        text = text.replace(words, "")
+    text = text.replace("source_tokens_per_batch: 1500, target_tokens_per_batch: 1500", "text_tokens_per_batch: 1500")
+    text = text[: text.index("decoding:")]
+    path.write_text(text)
+    return load_recipe(path, overrides).training.z_alpha
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,51 @@
+"""Adam (Kingma and Ba 2015), the optimizer of the paper (Section 5.3)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..entries import NOT_NEGATIVE, SHARE, Optimizer, key
+
+
+@dataclass
+class AdamSettings:
+    """The keys of Adam; the defaults are the numbers of Section 5.3."""
+
+    adam_beta1: float = key(0.9, SHARE)
+    adam_beta2: float = key(0.98, SHARE)
+    adam_epsilon: float = key(1e-9, NOT_NEGATIVE)
+
+
+def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW in PyTorch's fused form; biases and layer norms have no decay, as in the Trainer of transformers.
+
+    Args:
+        model (Module): The model; frozen weights are left out.
+        settings (AdamSettings): Adam's numbers.
+        weight_decay (float): The share of a weight that a step at rate 1 removes; 0 makes AdamW equal to
+            Adam.
+
+    Returns:
+        AdamW: The first group has the weights that decay, the second group has the others.
+    """
+    decaying = []
+    others = []
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        if "bias" in name or "norm" in name:
+            others.append(weight)
+        else:
+            decaying.append(weight)
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, fused=True)
+
+
+def build_adam(model: nn.Module, settings: AdamSettings, *, bf16: bool) -> torch.optim.AdamW:
+    """Adam for a model."""
+    return fused_adamw(model, settings, weight_decay=0.0)
+
+
+ADAM = Optimizer("adam", build_adam, AdamSettings, needs_whole_weights=False)

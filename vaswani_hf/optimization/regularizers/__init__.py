@@ -1,0 +1,30 @@
+"""The regularisers that a recipe can turn on; a new one is a file in this folder and an entry."""
+
+from typing import Any
+
+from ..entries import Regularizer
+from .r_drop import R_DROP
+from .simcut import SIMCUT
+
+REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, SIMCUT)}
+
+
+def regularizer_of(training: Any) -> Regularizer | None:
+    """The regulariser that a recipe turns on.
+
+    Args:
+        training (TrainingSection): The section of the recipe that has the keys of the regularisers.
+
+    Returns:
+        Regularizer: None if the recipe turns on none.
+    """
+    for entry in REGULARIZERS.values():
+        if getattr(training, entry.strength):
+            return entry
+    return None
+
+
+def num_passes(training: Any) -> int:
+    """The number of forward passes over a batch that a run computes at once; 1 without a regulariser."""
+    regularizer = regularizer_of(training)
+    return 1 if regularizer is None else regularizer.num_passes

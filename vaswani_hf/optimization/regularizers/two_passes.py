@@ -1,0 +1,190 @@
+"""The loss of two passes over the same pairs, which should give the same probabilities.
+
+r_drop.py and simcut.py say how the second pass differs from the first. Both passes are one forward pass of
+twice the pairs. Letters of shapes: B pairs, S source and T target length, N target tokens, D model width, V
+target vocabulary.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.autograd.function import once_differentiable
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import is_tracing
+
+from ...model.attention_vaswani import needs_sync
+from ...model.loss_vaswani import IGNORED_LABEL, rows_per_chunk
+from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+
+
+@dataclass
+class TwoPassLoss:
+    """The loss of two passes, which a run computes in place of the loss of the model.
+
+    The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
+    is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
+    first)).
+
+    Attributes:
+        model (VaswaniForSeq2SeqLM): The model without wrappers.
+        alpha (float): The weight of the divergence.
+        autocast (Callable): Gives the context in which the divergence is computed, the one of the model's
+            own loss.
+    """
+
+    model: VaswaniForSeq2SeqLM
+    alpha: float
+    autocast: Callable[[], AbstractContextManager] = nullcontext
+    # Both passes have a cross-entropy, and the divergence counts in both directions.
+    is_symmetric: ClassVar[bool] = True
+
+    def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The embeddings of the second pass.
+
+        Args:
+            states (torch.Tensor): [B, S or T, D], the embeddings of the first pass.
+            ids (torch.Tensor): [B, S or T] int64, their tokens.
+
+        Returns:
+            torch.Tensor: [B, S or T, D].
+        """
+        return states
+
+    def __call__(
+        self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
+    ) -> Seq2SeqLMOutput:
+        """The output for a batch, whose loss includes the divergence.
+
+        Args:
+            wrapped (Any): The model as it is called in training.
+            num_items_in_batch (torch.Tensor or int, optional): Divides all sums; the target tokens of the
+            batch by default. **batch: `input_ids` [B, S] int64, `attention_mask` [B, S], `labels` [B, T]
+            int64.
+
+        Returns:
+            Seq2SeqLMOutput: Without logits; the loss in nats per token.
+        """
+        labels = batch["labels"]
+        num_items = num_items_in_batch
+        if num_items is None:
+            num_items = (labels != IGNORED_LABEL).sum()
+        if self.is_symmetric:
+            second_labels = labels
+            divisor = 2 * num_items
+        else:
+            second_labels = torch.full_like(labels, IGNORED_LABEL)
+            divisor = num_items
+        encoder = self.model.get_encoder()
+        decoder = self.model.get_decoder()
+        decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
+        inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
+        decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
+        # The divergence needs the last states of the decoder, which the output does not have.
+        last_states: list[torch.Tensor] = []
+        hook = decoder.register_forward_hook(
+            lambda module, given, output: last_states.append(output.last_hidden_state)
+        )
+        try:
+            outputs = wrapped(
+                inputs_embeds=inputs_embeds,
+                decoder_inputs_embeds=decoder_inputs_embeds,
+                attention_mask=torch.cat([batch["attention_mask"]] * 2),
+                labels=torch.cat([labels, second_labels]),
+                num_items_in_batch=divisor,
+            )
+        finally:
+            hook.remove()
+        with self.autocast():
+            divergence = self._divergence(last_states[-1], labels)
+        outputs.loss = outputs.loss + self.alpha * divergence / num_items
+        return outputs
+
+    def _embedded_twice(self, stack: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        states = stack.embed_tokens(ids)
+        return torch.cat([states, self.second_pass(states, ids)])  # [2B, S or T, D]
+
+    def _divergence(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        valid = (labels != IGNORED_LABEL).flatten()
+        first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
+        if needs_sync(states) or is_tracing(states):
+            # Two states of zeros have no divergence and no gradient. Counting the tokens would force a
+            # synchronisation.
+            first = first.masked_fill(~valid[:, None], 0.0)
+            second = second.masked_fill(~valid[:, None], 0.0)
+        else:
+            first = first[valid]  # [N, D]
+            second = second[valid]
+        excluded = self.model.excluded_class(self.model.config.label_smoothing, labels)
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        weight = self.model.lm_head.weight
+        return _ChunkedDivergence.apply(first, second, weight, excluded, self.is_symmetric, dtype)
+
+
+class _ChunkedDivergence(torch.autograd.Function):
+    """The divergence of the probabilities p and q at two states [N, D] of each of N tokens, summed over the
+    tokens.
+
+    The function holds the logits of some tokens at a time. The forward pass computes their gradients, and
+    the backward pass scales the gradients.
+    """
+
+    @staticmethod
+    def forward(ctx, first, second, weight, excluded, is_symmetric, dtype):
+        total = first.new_zeros((), dtype=torch.float32)
+        matrix = weight.to(dtype)
+        grad_first = torch.zeros_like(first, dtype=torch.float32)
+        grad_second = torch.zeros_like(second, dtype=torch.float32)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        rows = rows_per_chunk(first.device.type, len(weight))
+        for start in range(0, len(first), rows):
+            chunk = slice(start, start + rows)
+            first_states = first[chunk].to(dtype)
+            second_states = second[chunk].to(dtype)
+            p = (first_states @ matrix.T).float()  # [rows, V]
+            q = (second_states @ matrix.T).float()
+            if excluded is not None:
+                p[:, excluded] = EXCLUDED_LOGIT
+                q[:, excluded] = EXCLUDED_LOGIT
+            divergence, for_p, for_q = _divergence_and_gradients(p, q, is_symmetric)
+            total += divergence
+            for_p = for_p.to(dtype)
+            grad_first[chunk] = for_p @ matrix
+            grad_weight += for_p.T @ first_states
+            for_q = for_q.to(dtype)
+            grad_second[chunk] = for_q @ matrix
+            grad_weight += for_q.T @ second_states
+        ctx.save_for_backward(grad_first, grad_second, grad_weight)
+        ctx.dtypes = first.dtype, second.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        scaled = [(grad * grad_output).to(dtype) for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)]
+        return *scaled, None, None, None
+
+
+def _divergence_and_gradients(
+    first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The sum of KL(p || q), or of a quarter of KL(p || q) + KL(q || p), and its gradients.
+
+    The gradients are those for the logits [N, V] of p and of q.
+    """
+    log_p = torch.log_softmax(first, dim=-1)
+    log_q = torch.log_softmax(second, dim=-1)
+    difference = log_p - log_q
+    # Memory traffic of the logits is the cost, so that the operations work in place where possible.
+    p = log_p.exp_()
+    q = log_q.exp_()
+    p_to_q = (p * difference).sum(dim=-1, keepdim=True)
+    if not is_symmetric:
+        return p_to_q.sum(), difference.sub_(p_to_q).mul_(p), q.sub_(p)
+    q_to_p = -(q * difference).sum(dim=-1, keepdim=True)
+    for_p = p * (difference - p_to_q) + p - q
+    for_q = q - p - q * (difference + q_to_p)
+    return (p_to_q + q_to_p).sum() / 4, for_p / 4, for_q / 4

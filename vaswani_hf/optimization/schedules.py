@@ -1,0 +1,129 @@
+"""The learning rate of each step, a pure function of the recipe, and the scheduler over it.
+
+A schedule is short, so that all of them are in this file. A new one is a function and an entry of
+`SCHEDULES`.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from .entries import NOT_NEGATIVE, POSITIVE, Schedule, key
+
+
+@dataclass
+class PaperSettings:
+    """The key of the paper's schedule, whose rates follow from the width and the warmup (Section 5.3)."""
+
+    learning_rate_factor: float = key(1.0, NOT_NEGATIVE)
+
+
+@dataclass
+class HighestRateSettings:
+    """The key of the schedules that rise to a rate, which they reach at the last step of the warmup."""
+
+    learning_rate: float | None = key(None, POSITIVE, is_required=True)
+
+
+def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
+    """The learning rate factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), Section 5.3, Eq.
+    (3).
+
+    Args:
+        step (int): The optimizer step that the rate is for, counted from 1.
+        d_model (int): Width of the model.
+        warmup_steps (int): Steps of linear increase; the rate is highest at this step.
+        factor (float): 1 in the paper.
+
+    Returns:
+        float: The learning rate.
+
+    Raises:
+        ValueError: If `step` or `warmup_steps` is less than 1.
+    """
+    for name, value in (("step", step), ("warmup_steps", warmup_steps)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def _paper(step: int, settings: PaperSettings, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
+    return learning_rate(step, d_model, warmup_steps, settings.learning_rate_factor)
+
+
+def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
+    """The rate falls with the inverse square root of the step."""
+    highest = settings.learning_rate
+    if step <= warmup_steps:
+        return highest * step / warmup_steps
+    return highest * math.sqrt(warmup_steps / step)
+
+
+def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
+    """The rate falls as half a period of a cosine (Loshchilov and Hutter 2017, Eq. (5), without restarts)."""
+    highest = settings.learning_rate
+    if step <= warmup_steps:
+        return highest * step / warmup_steps
+    # The rate would be 0 after the last step.
+    share = min(1.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
+    return highest * (1 + math.cos(math.pi * share)) / 2
+
+
+def _constant(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
+    highest = settings.learning_rate
+    if step <= warmup_steps:
+        return highest * step / warmup_steps
+    return highest
+
+
+SCHEDULES: dict[str, Schedule] = {
+    entry.name: entry
+    for entry in (
+        Schedule("paper", _paper, PaperSettings, rate_key="learning_rate_factor"),
+        Schedule("inverse_sqrt", _inverse_sqrt, HighestRateSettings, rate_key="learning_rate"),
+        Schedule("cosine", _cosine, HighestRateSettings, rate_key="learning_rate", depends_on_length=True),
+        Schedule("constant", _constant, HighestRateSettings, rate_key="learning_rate"),
+    )
+}
+
+
+def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
+    """The learning rate of a step of a run.
+
+    Args:
+        step (int): The optimizer step that the rate is for, counted from 1.
+        training (TrainingSection): The section of the recipe that selects the schedule and has its keys.
+        d_model (int): Width of the model.
+        max_steps (int): The last step.
+
+    Returns:
+        float: The learning rate.
+    """
+    schedule = SCHEDULES[training.lr_scheduler_type]
+    return schedule.rate(step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model)
+
+
+def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: int) -> float:
+    return scheduled_rate(completed_steps + 1, training, d_model, max_steps)
+
+
+def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
+    """A scheduler that gives `optimizer` the learning rates of a run, whatever rate it was made with.
+
+    Args:
+        optimizer (Optimizer): Any optimizer of PyTorch.
+        training (TrainingSection): The section of the recipe that selects the schedule and has its keys.
+        d_model (int): Width of the model.
+        max_steps (int): The last step.
+
+    Returns:
+        LambdaLR: To be stepped once after each optimizer step.
+    """
+    # LambdaLR multiplies the rate that the optimizer was made with.
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = 1.0
+    return LambdaLR(optimizer, partial(_rate_after, training=training, d_model=d_model, max_steps=max_steps))
