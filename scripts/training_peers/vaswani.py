@@ -50,24 +50,24 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         for split in ("train", "validation")
         for side in ("source", "target")
     }
-    training = TrainingSection(
-        max_steps=10**6,
-        source_tokens_per_batch=shape["tokens"],
-        target_tokens_per_batch=shape["tokens"],
+    training: dict[str, Any] = {
+        "max_steps": 10**6,
+        "source_tokens_per_batch": shape["tokens"],
+        "target_tokens_per_batch": shape["tokens"],
         # The highest rate of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
-        learning_rate_factor=settings.learning_rate * (shape["width"] * settings.warmup_steps) ** 0.5,
-        warmup_steps=settings.warmup_steps,
-        save_steps=10**6,
-        eval_steps=10**6,
-        bf16={"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
-    )
+        "learning_rate_factor": settings.learning_rate * (shape["width"] * settings.warmup_steps) ** 0.5,
+        "warmup_steps": settings.warmup_steps,
+        "save_steps": 10**6,
+        "eval_steps": 10**6,
+        "bf16": {"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
+    }
     return Recipe(
         output_dir=str(folder / "vaswani"),
         # A pair longer than a batch would be refused.
         data=DataSection("source", "target", max_length=min(100, shape["tokens"]), **files),
         tokenizer=TokenizerSection(vocab_size=shape["vocabulary"]),
         model={**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
-        training=training,
+        training=TrainingSection(**training),
     )
 
 

@@ -111,7 +111,9 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
     """The gold trees that can be scored. A tree of traces alone has no words; a warning counts such trees."""
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
-        logger.warning(f"{len(gold) - len(found):,} of {len(gold):,} trees have no words and are left out of the scores.")
+        logger.warning(
+            f"{len(gold) - len(found):,} of {len(gold):,} trees have no words and are left out of the scores."
+        )
     return found
 
 
