@@ -60,9 +60,9 @@ class TwoPassLoss:
 
         Args:
             wrapped (Any): The model as it is called in training.
-            num_items_in_batch (torch.Tensor or int, optional): Divides all sums; the target tokens of the
-            batch by default. **batch: `input_ids` [B, S] int64, `attention_mask` [B, S], `labels` [B, T]
-            int64.
+            num_items_in_batch (torch.Tensor or int, optional): Divides all sums; the number of target tokens
+                of the batch by default.
+            **batch: `input_ids` [B, S] int64, `attention_mask` [B, S], `labels` [B, T] int64.
 
         Returns:
             Seq2SeqLMOutput: Without logits; the loss in nats per token.
