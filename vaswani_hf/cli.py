@@ -354,9 +354,12 @@ def _parser() -> _Parser:
     export = commands.add_parser("export", help="write a checkpoint for other libraries, and compare the two")
     _add_model(export)
     export.add_argument("output", help="a folder that is new or empty")
-    export.add_argument("--format", required=True, help="marian, ctranslate2 or onnx")
     export.add_argument(
-        "--quantization", help="int8, int16, float16 or bfloat16, for ctranslate2; the checkpoint's dtype by default"
+        "--format", required=True, help="the name of a format, such as marian; a wrong name is answered by all names"
+    )
+    export.add_argument(
+        "--quantization",
+        help="the dtype of the weights, such as int8, for ctranslate2; the checkpoint's dtype by default",
     )
     _add_average(commands)
     _add_push(commands)

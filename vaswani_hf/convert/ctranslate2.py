@@ -24,27 +24,14 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
-from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
+from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
+from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
 from .positions import num_positions
 from .scores import with_scaled_dot
-
-ACTIVATIONS = {
-    "gelu": Activation.GELU,
-    "gelu_fast": Activation.GELUTanh,
-    "gelu_new": Activation.GELUTanh,
-    "gelu_python": Activation.GELU,
-    "gelu_pytorch_tanh": Activation.GELUTanh,
-    "quick_gelu": Activation.GELUSigmoid,
-    "relu": Activation.RELU,
-    "sigmoid": Activation.Sigmoid,
-    "silu": Activation.SWISH,
-    "swish": Activation.SWISH,
-    "tanh": Activation.Tanh,
-}
 
 
 @register_loader("VaswaniConfig")
@@ -69,8 +56,8 @@ class VaswaniLoader(BartLoader):
         Raises:
             ValueError: If CTranslate2 has no equivalent of a field of the config.
         """
-        _refuse_what_ctranslate2_cannot(model.config)
-        model = with_scaled_dot(model, "CTranslate2")
+        EXPRESSIBLE.refuse_others(model.config)
+        model = with_scaled_dot(model)
         tokenizers = _with_target(tokenizer)
         spec = self.get_model_spec(model)
         _set_vocabularies(spec, model, tokenizers)
@@ -88,7 +75,8 @@ class VaswaniLoader(BartLoader):
             TransformerSpec: The specification.
         """
         config = model.config
-        common = {"pre_norm": config.norm_position == "pre", "activation": ACTIVATIONS[config.activation_function]}
+        activation = Activation[ACTIVATIONS[config.activation_function]]
+        common = {"pre_norm": config.norm_position == "pre", "activation": activation}
         encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
         # The attention that CTranslate2 reports is the mean over all (0) heads of the last (-1) layer.
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -189,18 +177,6 @@ def export_ctranslate2(
     # `max` of Python does not see every NaN.
     largest = torch.tensor(differences).max().item()
     return report("log-probabilities of CTranslate2", largest, None if quantization else TOLERANCE)
-
-
-def _refuse_what_ctranslate2_cannot(config: VaswaniConfig) -> None:
-    if config.activation_function not in ACTIVATIONS:
-        raise ValueError(
-            f"`activation_function` is {config.activation_function!r}, which CTranslate2 cannot express: it has "
-            f"{', '.join(sorted(ACTIVATIONS))}."
-        )
-    if config.eos_token_id is None:
-        raise ValueError("`eos_token_id` is None, which CTranslate2 cannot express: its search ends with a token.")
-    if decoder_start_token_id(config) is None:
-        raise ValueError("`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.")
 
 
 def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:

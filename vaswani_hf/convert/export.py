@@ -1,6 +1,7 @@
-"""Writing a checkpoint for other libraries: MarianMT, CTranslate2 and ONNX."""
+"""Writing a checkpoint in a format of another library; table.py lists the formats."""
 
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,8 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
-
-FORMATS = ("marian", "ctranslate2", "onnx")
-QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16")
-# Libraries that a format needs beside the package; its extra, which has its name, brings them.
-LIBRARIES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxscript")}
+from .formats import Format
+from .table import FORMATS
 
 
 def export(
@@ -26,9 +24,9 @@ def export(
     Args:
         model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
         output (str or PathLike): A folder that is new or empty; it is there when all is written and compared, or not.
-        format (str): "marian", "ctranslate2" or "onnx".
-        quantization (str, optional): "int8", "int16", "float16" or "bfloat16", for CTranslate2; the checkpoint's
-            dtype by default.
+        format (str): The name of a format, such as "marian".
+        quantization (str, optional): The dtype of the weights, such as "int8", for formats that have one; the
+            checkpoint's dtype by default.
 
     Returns:
         str: One line: the largest difference between what was written and the checkpoint on sample inputs.
@@ -37,54 +35,50 @@ def export(
         ValueError: If an argument is not possible, a library is missing, the model is no Vaswani model or has a field
             that the format cannot express, or what was written computes something else.
     """
-    _check_arguments(format, quantization)
+    entry = _entry(format, quantization)
     with new_folder(Path(output)) as folder:
-        model, tokenizers = _load(model_name_or_path, needs_tokenizers=format == "ctranslate2")
-        if format == "marian":
-            from .marian import export_marian
-
-            return export_marian(model, tokenizers, folder)
-        if format == "ctranslate2":
-            from .ctranslate2 import export_ctranslate2
-
-            compared = export_ctranslate2(model, tokenizers, folder, quantization)
+        model, tokenizers = _load(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
+        entry.expressible.refuse_others(model.config)
+        assert entry.export is not None
+        compared = entry.export(model, tokenizers, folder, quantization)
+        if entry.keeps_recipe:
             _write_recipe(checkpoint_folder(model_name_or_path), folder)
-            return compared
-        from .onnx import export_onnx
-
-        return export_onnx(model, tokenizers, folder)
+        return compared
 
 
-def _check_arguments(format: str, quantization: str | None) -> None:
-    if format not in FORMATS:
-        raise ValueError(f'`format` must be "marian", "ctranslate2" or "onnx", but is {format!r}.')
-    if quantization is not None and format != "ctranslate2":
-        raise ValueError(f'`quantization` is for the format "ctranslate2", but is {quantization!r} with "{format}".')
-    if quantization is not None and quantization not in QUANTIZATIONS:
-        raise ValueError(
-            f'`quantization` must be "int8", "int16", "float16" or "bfloat16", but is {quantization!r}; leave it out '
-            "for the checkpoint's dtype."
-        )
-    require(format)
-
-
-def require(format: str) -> None:
-    """Make sure that the libraries of a format are there.
-
-    Args:
-        format (str): One of `FORMATS`.
+def _entry(name: str, quantization: str | None) -> Format:
+    """The format of this name, if it can be written here and has the quantization.
 
     Raises:
-        ValueError: If they are not, with the command that installs them.
+        ValueError: If there is no such format or quantization, or a library is missing.
     """
-    if any(find_spec(name) is None for name in LIBRARIES.get(format, ())):
+    written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
+    if name not in written:
+        raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
+    entry = written[name]
+    if quantization is not None and not entry.quantizations:
+        quantized = [other.name for other in written.values() if other.quantizations]
         raise ValueError(
-            f"The format {format!r} needs more libraries; `pip install vaswani_hf[{format}]` brings them."
+            f'`quantization` is for the format {_alternatives(quantized)}, but is {quantization!r} with "{name}".'
         )
+    if quantization is not None and quantization not in entry.quantizations:
+        raise ValueError(
+            f"`quantization` must be {_alternatives(entry.quantizations)}, but is {quantization!r}; leave it "
+            "out for the checkpoint's dtype."
+        )
+    if any(find_spec(library) is None for library in entry.libraries):
+        raise ValueError(f"The format {name!r} needs more libraries; `pip install vaswani_hf[{name}]` brings them.")
+    return entry
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    """Names in quotes: "a", "b" or "c"."""
+    *others, last = [f'"{name}"' for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Writes the recipe of a checkpoint as others may see it, by which `vaswani distill` knows the languages of a teacher."""
+    """Writes the recipe of a checkpoint as others may see it; `vaswani distill` reads the languages from it."""
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())

@@ -23,8 +23,9 @@ from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
+from .formats import Expressible, Format, Limit, needs_start_token, only
 from .positions import num_positions
-from .scores import with_scaled_dot
+from .scores import SCALED_DOT_LIMITS, with_scaled_dot
 
 logger = logging.get_logger(__name__)
 
@@ -33,6 +34,35 @@ _SAME_FIELDS = """
     encoder_ffn_dim decoder_ffn_dim dropout attention_dropout activation_dropout activation_function scale_embedding
     tie_word_embeddings use_cache bos_token_id pad_token_id eos_token_id
 """.split()
+
+
+def _shared_by_heads(name: str) -> Limit:
+    """The limit of `d_k` and `d_v`: the heads of a stack share `d_model`."""
+
+    def limit(config: VaswaniConfig) -> str | None:
+        for stack in ("encoder", "decoder"):
+            heads = getattr(config, f"{stack}_attention_heads")
+            width = getattr(config, name) or config.d_model // heads
+            if width * heads != config.d_model:
+                return f"the {heads} heads of its {stack} share the d_model of {config.d_model} among them"
+        return None
+
+    return limit
+
+
+_LIMITS: dict[str, Limit] = {
+    "norm_position": only("norm_position", "post", "it has no LayerNorm before its sub-layers"),
+    "position_embedding": only(
+        "position_embedding", "sinusoidal", "it computes its positions and loads no table of them"
+    ),
+    "layer_norm_eps": only("layer_norm_eps", 1e-5, "its LayerNorm has no other epsilon than 1e-05"),
+    "d_k": _shared_by_heads("d_k"),
+    "d_v": _shared_by_heads("d_v"),
+    "decoder_start_token_id": needs_start_token,
+    **SCALED_DOT_LIMITS,
+}
+_OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
+EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
 # Modules whose inputs have D features, so that the columns of their weights are reordered; in others the rows are.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
@@ -50,15 +80,17 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
     Raises:
         ValueError: If MarianMT has no equivalent of a field of the config.
     """
-    _refuse_what_marian_cannot(model.config)
-    model = with_scaled_dot(model, "MarianMT")
+    EXPRESSIBLE.refuse_others(model.config)
+    model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
     marian = MarianMTModel.from_pretrained(None, config=config, state_dict=_marian_state(model))
     marian.generation_config = _generation_config(model.generation_config, config.max_position_embeddings)
     return marian.to(model.device).eval()
 
 
-def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path) -> str:
+def export_marian(
+    model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
+) -> str:
     """Write the MarianMT model and the tokenizers to a folder.
 
     The tokenizers stay what they are, and `AutoTokenizer` loads them: MarianTokenizer reads SentencePiece models only.
@@ -67,6 +99,7 @@ def export_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, fol
         model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
         tokenizers (tuple, optional): Of source and target.
         folder (Path): Where to write.
+        quantization (str, optional): None; MarianMT stores weights in the model's dtype.
 
     Returns:
         str: The line with the largest difference of the logits.
@@ -98,27 +131,6 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         # By default MarianMT ends every output that reaches the limit with the token 0.
         forced_eos_token_id=None,
     )
-
-
-def _refuse_what_marian_cannot(config: VaswaniConfig) -> None:
-    for name, only, reason in (
-        ("norm_position", "post", "it has no LayerNorm before its sub-layers"),
-        ("position_embedding", "sinusoidal", "it computes its positions and loads no table of them"),
-        ("layer_norm_eps", 1e-5, "its LayerNorm has no other epsilon than 1e-05"),
-    ):
-        if getattr(config, name) != only:
-            raise ValueError(f"`{name}` is {getattr(config, name)!r}, which MarianMT cannot express: {reason}.")
-    for stack in ("encoder", "decoder"):
-        heads = getattr(config, f"{stack}_attention_heads")
-        for name in ("d_k", "d_v"):
-            width = getattr(config, name) or config.d_model // heads
-            if width * heads != config.d_model:
-                raise ValueError(
-                    f"`{name}` is {width}, which MarianMT cannot express: the {heads} heads of its {stack} share the "
-                    f"d_model of {config.d_model} among them."
-                )
-    if decoder_start_token_id(config) is None:
-        raise ValueError("`decoder_start_token_id` is None, which MarianMT cannot express: it starts from a token.")
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
@@ -173,3 +185,6 @@ def _generation_config(config: GenerationConfig, num_positions: int) -> Generati
             "a power of the length, and its limit is the same for all sentences."
         )
     return GenerationConfig.from_dict(settings)
+
+
+MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian)

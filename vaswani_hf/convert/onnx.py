@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.exporters.configs import OnnxConfig
-from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
-from transformers.exporters.exporter_onnx import OnnxExporter
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .comparison import Tokenizers, report, sample_batch
+from .formats import ALL_FIELDS, Expressible, Format
 
 # The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
@@ -37,13 +35,16 @@ _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
 _PREFILLED = 3
 
 
-def export_onnx(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path) -> str:
+def export_onnx(
+    model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
+) -> str:
     """Write the graphs in float32, configs and tokenizers, and compare the graphs with the model.
 
     Args:
         model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
         tokenizers (tuple, optional): Of source and target.
         folder (Path): A folder that does not exist.
+        quantization (str, optional): None; the graphs are in float32.
 
     Returns:
         str: The line with the largest difference of the logits, or what is missing for a comparison.
@@ -132,6 +133,10 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def _export(part: Any, inputs: dict[str, Any]) -> Any:
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
+    from transformers.exporters.exporter_onnx import OnnxExporter
+
     # The exporter takes the switch out of the inputs.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
@@ -175,3 +180,12 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
+
+
+# The graphs are traced from the model itself, so that they express every field.
+ONNX = Format(
+    name="onnx",
+    expressible=Expressible("ONNX", ALL_FIELDS, {}),
+    export=export_onnx,
+    libraries=("onnx", "onnxscript"),
+)

@@ -5,32 +5,38 @@ import copy
 import torch
 
 from ..model.attention_vaswani import UNFUSED_SCORES, GeneralAttention, VaswaniAttention
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from .formats import Limit
 
 
-def with_scaled_dot(model: VaswaniForSeq2SeqLM, format: str) -> VaswaniForSeq2SeqLM:
+def _whole_attention(config: VaswaniConfig) -> str | None:
+    windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
+    return None if windows == {None} else "it attends to all tokens"
+
+
+def _dot_product(name: str) -> Limit:
+    return lambda config: "its scores are dot products" if getattr(config, name) in UNFUSED_SCORES else None
+
+
+# The limits of a format whose attention is the paper's.
+SCALED_DOT_LIMITS: dict[str, Limit] = {
+    "attention_score": _dot_product("attention_score"),
+    "cross_attention_score": _dot_product("cross_attention_score"),
+    "attention_window": _whole_attention,
+}
+
+
+def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """The same function with scaled dot products in all attentions: factors and matrices are folded into the queries.
 
     Args:
-        model (VaswaniForSeq2SeqLM): The model, which stays as it is.
-        format (str): The name of the format, for the message.
+        model (VaswaniForSeq2SeqLM): The model, within `SCALED_DOT_LIMITS`, which stays as it is.
 
     Returns:
         VaswaniForSeq2SeqLM: The model itself, if it has no other scores.
-
-    Raises:
-        ValueError: If no projection of the queries expresses a score, or the model has an `attention_window`.
     """
     config = model.config
-    if {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)} != {None}:
-        raise ValueError(
-            f"`attention_window` is {config.attention_window!r}, which {format} cannot express: it attends to all tokens."
-        )
-    for name in ("attention_score", "cross_attention_score"):
-        if getattr(config, name) in UNFUSED_SCORES:
-            raise ValueError(
-                f"`{name}` is {getattr(config, name)!r}, which {format} cannot express: its scores are dot products."
-            )
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
         return model
     config = copy.deepcopy(config)

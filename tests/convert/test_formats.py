@@ -1,0 +1,125 @@
+"""A new format is its file and one line in the table; formats refuse a new field of the config.
+
+All models are in float32.
+"""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vaswani_hf.cli import main
+from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.formats import Expressible, Format, only
+from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
+from vaswani_hf.convert.onnx import ONNX
+from vaswani_hf.convert.table import FORMATS
+from vaswani_hf.model.configuration_vaswani import VaswaniConfig
+
+
+def write_embeddings(model, tokenizers, folder, quantization):
+    folder.mkdir()
+    dtype = torch.float16 if quantization == "float16" else torch.float32
+    torch.save(model.lm_head.weight.detach().to(dtype), folder / "embeddings.pt")
+    return f"{model.config.d_model} features, tokenizers: {tokenizers is not None}"
+
+
+EMBEDDINGS = Format(
+    name="embeddings",
+    expressible=Expressible(
+        "the toy format",
+        frozenset(VaswaniConfig.__annotations__) - {"attention_bias"},
+        {"norm_position": only("norm_position", "post", "it has no other order")},
+    ),
+    export=write_embeddings,
+    quantizations=("float16",),
+)
+READ_ONLY = Format(name="read_only", expressible=ONNX.expressible, load=lambda folder: (None, None))
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path, monkeypatch):
+    """A checkpoint without tokenizers, while the table has the new format."""
+    monkeypatch.setitem(FORMATS, "embeddings", EMBEDDINGS)
+    monkeypatch.setitem(FORMATS, "read_only", READ_ONLY)
+
+    def save(**fields):
+        tiny_model(**fields).save_pretrained(tmp_path / "checkpoint")
+        return tmp_path / "checkpoint"
+
+    return save
+
+
+def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
+    words = [
+        "export",
+        str(folder()),
+        str(tmp_path / "out"),
+        "--format",
+        "embeddings",
+        "--quantization",
+        "float16",
+    ]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "16 features, tokenizers: False\n"
+    saved = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    written = torch.load(tmp_path / "out" / "embeddings.pt", weights_only=True)
+    assert any(torch.equal(weight.half(), written) for weight in saved.values() if weight.shape == written.shape)
+
+
+@pytest.mark.parametrize(
+    ("fields", "arguments", "message"),
+    [
+        (
+            {},
+            ("tflite",),
+            '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is \'tflite\'.',
+        ),
+        (
+            {},
+            ("read_only",),
+            '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is \'read_only\'.',
+        ),
+        (
+            {},
+            ("marian", "int8"),
+            '`quantization` is for the format "ctranslate2" or "embeddings", but is \'int8\' with "marian".',
+        ),
+        (
+            {},
+            ("embeddings", "int8"),
+            "`quantization` must be \"float16\", but is 'int8'; leave it out for the checkpoint's dtype.",
+        ),
+        (
+            {"norm_position": "pre"},
+            ("embeddings",),
+            "`norm_position` is 'pre', which the toy format cannot express: it has no other order.",
+        ),
+        (
+            {"attention_bias": True},
+            ("embeddings",),
+            "`attention_bias` is True, which the toy format cannot express: it has only False.",
+        ),
+    ],
+)
+def test_a_new_format_is_refused_by_name_where_it_cannot(folder, tmp_path, fields, arguments, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(folder(**fields), tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("expressible", [MARIAN, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title)
+def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(tiny_config, monkeypatch, expressible):
+    config = tiny_config()
+    monkeypatch.setitem(VaswaniConfig.__annotations__, "new_field", int)
+    monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)
+    expressible.refuse_others(config)
+    config.new_field = 1
+    if expressible is ONNX.expressible:
+        # A graph is traced from the model, so that it has what the model has.
+        return
+    message = f"`new_field` is 1, which {expressible.title} cannot express: it has only 0."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        expressible.refuse_others(config)

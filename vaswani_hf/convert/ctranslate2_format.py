@@ -1,0 +1,27 @@
+"""The entry of CTranslate2 in the table of formats; ctranslate2.py has the conversion."""
+
+from pathlib import Path
+from typing import Any
+
+from .comparison import Tokenizers
+from .ctranslate2_limits import EXPRESSIBLE
+from .formats import Format
+
+
+def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
+    # The module imports CTranslate2, which is optional.
+    from .ctranslate2 import export_ctranslate2
+
+    assert tokenizers is not None
+    return export_ctranslate2(model, tokenizers, folder, quantization)
+
+
+CTRANSLATE2 = Format(
+    name="ctranslate2",
+    expressible=EXPRESSIBLE,
+    export=_export,
+    libraries=("ctranslate2",),
+    quantizations=("int8", "int16", "float16", "bfloat16"),
+    needs_tokenizers=True,
+    keeps_recipe=True,
+)
