@@ -10,7 +10,7 @@ from reference_search import SlowSearch, repeated_ngrams, without
 from search_models import EOS, PAD, SOURCES, START, batch_of, log_probs_of, translator
 
 from vaswani_hf.model.beam_search_vaswani import NoTranslationError
-from vaswani_hf.translation.constrained_search import PhraseError
+from vaswani_hf.model.phrase_search_vaswani import PhraseError
 
 SCORED = {"return_dict_in_generate": True, "output_scores": True}
 NEVER = {"num_beams": 150, "max_new_tokens": 4, "length_penalty": 0.6, "early_stopping": "never"}
