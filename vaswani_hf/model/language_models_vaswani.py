@@ -277,7 +277,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, **extras):
+    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, *args, **extras):
         if model_kwargs.get("inputs_embeds") is None:
             return super()._generate_by_search(source, config, model_kwargs, lengths, arguments)
         # A path of our search is one of tokens, of which there are none yet.

@@ -77,8 +77,10 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
         token_ids (Sequence): Token ids in a row.
         size (int, optional): The number of tokens of an n-gram; nothing is looked for if it is 0 or None.
     """
+    if not size:
+        return None
     seen = set()
-    for start in range(len(token_ids) - size + 1) if size else ():
+    for start in range(len(token_ids) - size + 1):
         ngram = tuple(token_ids[start : start + size])
         if ngram in seen:
             return [*ngram]
