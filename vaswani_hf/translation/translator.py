@@ -230,13 +230,13 @@ class Translator(TranslationEngine):
         """The translations of a line; a blank line has its prefix and lacks its phrases. A warning names unmet phrases."""
         prefix = request.target_prefix.strip()
         if not translations[0].token_ids and (prefix or request.must_contain):
-            forced: dict[str, Any] = {
-                "token_ids": prefix_token_ids(prefix, self.target_tokenizer),
-                "unmet_phrases": [phrase for phrase in request.must_contain if phrase not in prefix] or None,
-            }
-            if options.is_scored:
-                forced["words"] = [Word(word, 1.0) for word in prefix.split()]
-            translations = [replace(translation, **forced) for translation in translations]
+            token_ids = prefix_token_ids(prefix, self.target_tokenizer)
+            unmet = [phrase for phrase in request.must_contain if phrase not in prefix] or None
+            words = [Word(word, 1.0) for word in prefix.split()] if options.is_scored else None
+            translations = [
+                replace(translation, token_ids=token_ids, words=words, unmet_phrases=unmet)
+                for translation in translations
+            ]
         if unmet := translations[0].unmet_phrases:
             logger.warning(
                 f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that was "
