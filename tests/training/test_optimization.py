@@ -14,7 +14,7 @@ from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
-from vaswani_hf.training.optimizer import Muon, MuonAndAdamW, muon_and_adamw, orthogonalized
+from vaswani_hf.training.optimizer import Muon, MuonAndAdamW, muon_and_adamw
 from vaswani_hf.training.schedule import learning_rate, scheduled_rate, scheduler_of
 from vaswani_hf.translation.translator import Translator
 
@@ -113,16 +113,12 @@ def test_muon_is_pytorch_s(monkeypatch):
 @pytest.mark.parametrize("has_hardware", [True, False])
 def test_the_run_and_the_shape_decide_muon_s_precision(monkeypatch, bf16, shape, dtype, has_hardware):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_hardware}, raising=False)
+    dtypes, addmm = set(), torch.addmm
+    monkeypatch.setattr(torch, "addmm", lambda x, *args, **kwargs: (dtypes.add(x.dtype), addmm(x, *args, **kwargs))[1])
     weight = torch.nn.Parameter(torch.zeros(shape))
     weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    optimizer = MuonAndAdamW([weight], [], TrainingSection(optimizer="muon", bf16=bf16))
-    optimizer.step()
-    # The step from zero is a multiple of the orthogonal matrix, whose entries are numbers of that type.
-    expected = orthogonalized(weight.grad, dtype == torch.bfloat16)
-    other = orthogonalized(weight.grad, dtype != torch.bfloat16)
-    scale = -0.2 * max(shape) ** 0.5
-    assert torch.allclose(weight, scale * expected, atol=1e-6)
-    assert not torch.allclose(weight, scale * other, atol=1e-6)
+    MuonAndAdamW([weight], [], TrainingSection(optimizer="muon", bf16=bf16)).step()
+    assert dtypes == {dtype}
 
 
 def test_a_state_of_muon_is_taken_up(tiny_model):
