@@ -91,7 +91,8 @@ class PyTorchBackend(GenerateBackend):
             # The padding before a short prefix would count as tokens of its translation.
             return self._by_length_of_prefix(segments, with_attention, settings)
         for segment in segments:
-            self._check_prefix(segment, setting)
+            if segment.prefix:
+                self._check_prefix(segment, setting)
         try:
             found = super().search(segments, with_attention, **settings)
         except PhraseError as error:
