@@ -92,7 +92,8 @@ def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_
     keys = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2", "--max_steps=6")
     folder = run("run", *keys)
     flip(folder / "checkpoint-4" / "manifest.json", 40)
-    (folder / "results.json").unlink()
+    for name in ("manifest.json", "results.json"):
+        (folder / name).unlink()
     run("run", *keys, "--resume=true")
     said = capsys.readouterr().out
     assert f"'{folder}/checkpoint-4' takes no part in the final weights: manifest.json is damaged\n" in said

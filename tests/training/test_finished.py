@@ -170,7 +170,9 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, vasw
         corpus.write_text(rows.replace("eins", "zwei"))
         code, _, sentence = vaswani(*resumed)
         assert code == 1
-        assert sentence.startswith(f"The training pairs are not those that the run in '{folder}' was begun with (40 pairs")
+        assert sentence.startswith(
+            f"The training pairs are not those that the run in '{folder}' was begun with (40 pairs"
+        )
         code, _, sentence = vaswani(*resumed, "--seed=2")
         assert code == 1 and sentence.startswith("`seed` is 2, but the run in ")
         corpus.write_text(rows)

@@ -5,7 +5,15 @@ from typing import Any
 
 from transformers import TrainerState
 
-from ..checkpoint.files import MANIFEST_FILE, RECIPE_FILE, RESULTS_FILE, STATE_FILE, WEIGHTS_FILE, checkpoints_in, step_of
+from ..checkpoint.files import (
+    MANIFEST_FILE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
+    WEIGHTS_FILE,
+    checkpoints_in,
+    step_of,
+)
 from ..checkpoint.manifest import damage, facts_of
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
