@@ -73,7 +73,7 @@ def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
     assert first_time == 1
     lines = (folder / "runs" / "list.md").read_text().split("\n")
     assert [line.split(" | ")[0] for line in lines[2:6]] == ["| plain", "| simcut", "| impossible", "| further"]
-    assert "| seed 2, simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
+    assert "| seed 2, ema_decay 0.5, simcut_alpha 3.0 |" in lines[3]
     assert "has not ended: `training.report_to`" in lines[4]
     assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
     assert (folder / "runs" / "list.png").read_bytes().startswith(b"\x89PNG")
@@ -152,7 +152,7 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
         ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` is a run that comes later"),
         ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run of the list"),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}", "The run `a` in '{}': `--simcut_alfa` is no key"),
-        ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "two kinds of a second pass"),
+        ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "turn on two regularisers"),
         (
             "recipe: texts.yaml\nruns: {a: {}}",
             "runs are compared by BLEU, which `task: causal_lm` has none of; list recipes of translation.",

@@ -402,8 +402,8 @@ def test_a_full_disk_is_named_with_its_folder_where_the_log_is_written(run, vasw
 
 
 def test_a_damaged_log_is_no_end_and_results_do_not_need_it(run, finished, copied):
-    (copied / "results.json").unlink()
-    (copied / "metrics.jsonl").unlink()
+    for name in ("manifest.json", "results.json", "metrics.jsonl"):
+        (copied / name).unlink()
     run("run", "--resume", "true")
     counts = [
         {key: results_of(folder)["training"][key] for key in ("steps", "target_tokens")}
@@ -470,8 +470,8 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
     results = results_of(copied)
     del results["asked"]
     (copied / "results.json").write_text(json.dumps(results))
-    for checkpoint in checkpoints_in(copied):
-        (checkpoint / "manifest.json").unlink()
+    for folder in (copied, *checkpoints_in(copied)):
+        (folder / "manifest.json").unlink()
     run("run", "--resume", "true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="manifest.json, which is written last, is missing: an earlier version or"):
@@ -493,7 +493,8 @@ def test_a_run_does_not_end_before_the_step_that_it_has_come_to(run, copied):
 
 
 def test_a_run_without_its_recipe_is_not_continued(run, copied):
-    (unfinished(copied) / "recipe.yaml").unlink()
+    (copied / "manifest.json").unlink()
+    (copied / "recipe.yaml").unlink()
     with pytest.raises(
         ValueError, match="holds an earlier run without its recipe.yaml; copy the whole folder of the run"
     ):

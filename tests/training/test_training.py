@@ -96,8 +96,8 @@ def test_a_finished_run_is_left_as_it_is(run, copied):
 def test_a_run_that_was_stopped_before_its_results_gets_them(run, copied):
     folder = copied
     before = weights(folder)
-    (folder / "results.json").unlink()
-    (folder / "model.safetensors").unlink()
+    for name in ("manifest.json", "results.json", "model.safetensors"):
+        (folder / name).unlink()
     # Cut off while it was saved: the one before is the last complete one.
     (folder / "checkpoint-8" / "trainer_state.json").write_text("{")
     assert same(before, weights(run("run", "--resume", "true")))
