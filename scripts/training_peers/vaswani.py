@@ -50,12 +50,15 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         for split in ("train", "validation")
         for side in ("source", "target")
     }
+    # The highest rate of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
+    factor = settings.learning_rate * (shape["width"] * settings.warmup_steps) ** 0.5
+    # The optimizers and schedules declare their keys themselves, so that the type checker does not know all keys.
+    of_entries: dict[str, Any] = {"learning_rate_factor": factor}
     training = TrainingSection(
         max_steps=10**6,
         source_tokens_per_batch=shape["tokens"],
         target_tokens_per_batch=shape["tokens"],
-        # The highest rate of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
-        learning_rate_factor=settings.learning_rate * (shape["width"] * settings.warmup_steps) ** 0.5,
+        **of_entries,
         warmup_steps=settings.warmup_steps,
         save_steps=10**6,
         eval_steps=10**6,

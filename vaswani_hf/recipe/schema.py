@@ -161,7 +161,8 @@ def _with_keys_of_entries(section: Any) -> Any:
     Code outside an entry must not read the keys of the entry, because another entry may be selected.
     """
     added: dict[str, tuple[str, Any, Any]] = {}
-    for entry in (*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()):
+    entries: list[Any] = [*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()]
+    for entry in entries:
         for name, key in keys_of(entry.settings).items():
             added[name] = (name, key.type, field(default=key.default, metadata=key.metadata))
     whole = dataclasses.make_dataclass(section.__name__, added.values(), bases=(section,))
