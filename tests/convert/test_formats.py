@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
-from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
-from vaswani_hf.convert.export import export
+from vaswani_hf.convert.ctranslate2_format import EXPRESSIBLE as CTRANSLATE2
+from vaswani_hf.convert.export import FORMATS, export
 from vaswani_hf.convert.formats import Expressible, Format, only
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.onnx import ONNX
-from vaswani_hf.convert.table import FORMATS
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
 
 

@@ -474,7 +474,7 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
         (folder / "manifest.json").unlink()
     run("run", "--resume", "true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="manifest.json, which is written last, is missing: an earlier version or"):
+    with pytest.raises(ValueError, match="manifest.json, which is written last, is missing: the folder was not"):
         run("run", "--resume", "true", "--num_beams", "3")
 
 

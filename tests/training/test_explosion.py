@@ -8,7 +8,7 @@ import pytest
 from tiny_runs import metrics
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.training.explosion import DivergenceDetector
+from vaswani_hf.training.callbacks import DivergenceDetector
 from vaswani_hf.training.trainer import VaswaniTrainer
 
 UNIFORM = math.log(1000)

@@ -1,5 +1,7 @@
-"""The manifest of a checkpoint: the size and hash of each file, and of itself. It is written last, so that it is there only
-if all is."""
+"""The manifest of a checkpoint: the size and the hash of each file, and of the manifest itself.
+
+The manifest is written last, so that a checkpoint with a manifest is complete.
+"""
 
 import hashlib
 import json
@@ -10,23 +12,20 @@ from typing import Any
 
 from .files import MANIFEST_FILE, write_whole
 
-# A manifest without a hash of itself says no more than this.
-_EARLIER = frozenset("step scheduled processes gradient_accumulation_steps target_tokens training_pairs files".split())
-
 
 def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
-    """Writes the manifest of a folder.
+    """Write the manifest of a folder.
 
     Args:
         folder (Path): The checkpoint.
-        facts (Mapping): What else the manifest says of the checkpoint, as JSON.
-        files (Mapping, optional): Names, and the file or the content that it will have; by default all files of the folder.
+        facts (Mapping): What else the manifest states, as JSON.
+        files (Mapping, optional): Names, each with its file or its future content. By default all files of the folder.
     """
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Not even a loss of power leaves a manifest without its files.
+        # After a loss of power there must be no manifest without its files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -34,15 +33,7 @@ def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | byte
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """The manifest of these files.
-
-    Args:
-        files (Mapping): Names, and the file or its content.
-        facts (Mapping): What else it says.
-
-    Returns:
-        bytes: JSON.
-    """
+    """The manifest of these files, as JSON; see `seal`."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
@@ -53,36 +44,22 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a manifest says, without the hash of itself.
-
-    Args:
-        folder (Path): The checkpoint.
-
-    Returns:
-        dict: The facts that were given to `seal`, and `files`.
+    """The facts of a manifest and its `files`.
 
     Raises:
-        ValueError: If it is not as it was written.
+        ValueError: If the manifest is damaged.
     """
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):
-        is_earlier = "sha256" not in content and content.keys() <= _EARLIER
         content.pop("sha256", None)
-        if is_earlier or text == _with_hash(content):
+        if text == _with_hash(content):
             return content
     raise ValueError(f"{MANIFEST_FILE} is damaged")
 
 
 def describe(file: Path | bytes) -> dict[str, Any]:
-    """What a manifest says of a file.
-
-    Args:
-        file (Path or bytes): The file or its content.
-
-    Returns:
-        dict: `size` in bytes, and `sha256`.
-    """
+    """The `size` in bytes and the `sha256` of a file or of its content."""
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -90,50 +67,26 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """The facts that the manifest of a whole checkpoint states.
-
-    Args:
-        folder (Path): The checkpoint.
-
-    Returns:
-        dict: As they were given to `seal`.
-
-    Raises:
-        ValueError: If the manifest is damaged.
-    """
+    """The facts of the manifest of a complete checkpoint, as they were given to `seal`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
 def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """The first fault of a checkpoint, compared with its manifest.
-
-    Args:
-        folder (Path): The checkpoint.
-        names (Iterable, optional): The files to compare, all by default; the manifest always.
-
-    Returns:
-        str: The file and what is wrong with it; None for a whole checkpoint.
-    """
+    """The first fault of a checkpoint; None if there is none. See `faults_of`."""
     return next(iter(faults_of(folder, names).values()), None)
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """All faults of a checkpoint, compared with its manifest.
+    """Compare a checkpoint with its manifest: the faults in words by the names of the files.
 
-    Args:
-        folder (Path): The checkpoint.
-        names (Iterable, optional): The files to compare, all by default; the manifest always.
-
-    Returns:
-        dict: What is wrong with a file, by the name of the file; sizes come before hashes.
+    The manifest and the files `names`, by default all files, are compared. Wrong sizes come before wrong hashes.
     """
     try:
         expected = read_manifest(folder)["files"]
         chosen = expected if names is None else names
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
-        fault = f"{MANIFEST_FILE}, which is written last, is missing: an earlier version or an unfinished copy left it"
-        return {MANIFEST_FILE: fault}
+        return {MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing: the folder was not completed"}
     except (OSError, ValueError, TypeError, KeyError):
         return {MANIFEST_FILE: f"{MANIFEST_FILE} is damaged"}
     faults = {}

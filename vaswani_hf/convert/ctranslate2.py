@@ -29,7 +29,7 @@ from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
-from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
+from .ctranslate2_format import ACTIVATIONS, EXPRESSIBLE
 from .positions import num_positions
 from .scores import with_scaled_dot
 

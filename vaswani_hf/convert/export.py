@@ -1,4 +1,4 @@
-"""Writing a checkpoint in a format of another library; table.py lists the formats."""
+"""The table of formats, and the export of a checkpoint to one of them. A new format is a file and an entry of the table."""
 
 import os
 from collections.abc import Iterable
@@ -12,8 +12,12 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
+from .ctranslate2_format import CTRANSLATE2
 from .formats import Format
-from .table import FORMATS
+from .marian import MARIAN
+from .onnx import ONNX
+
+FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, CTRANSLATE2, ONNX)}
 
 
 def export(

@@ -1,6 +1,7 @@
-"""The callbacks of a run: its log, and its end by a signal, by a loss that is not finite or explodes, or for want of progress.
+"""The callbacks of a run: the log, and the three reasons to end early.
 
-The callback that pushes checkpoints is in publish/during_training.py.
+A run ends early after a signal, after a loss that is not finite or that explodes, and after too many validations
+without progress. The callback that pushes checkpoints is in publish/during_training.py.
 """
 
 import json
@@ -18,20 +19,26 @@ from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import facts_of
 from ..recipe.schema import TrainingSection
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished
-from .explosion import DivergenceDetector
 from .processes import say
 from .trainer import VaswaniTrainer
 
+# The mean over this many steps is the level that a run has reached. This many high losses in a row are no accident.
+NUM_STEPS = 10
+# If a loss is only higher than before, the run has a tenth of its steps to recover, but at most this many.
+MOST_STEPS = 100
+# A model has learned something if its loss is this far below the loss of a uniform guess (nats per token).
+LEARNED = 1.0
+
 
 class RunLogCallback(TrainerCallback):
-    """Writes one line of JSON into metrics.jsonl and one line on the screen per log step, with speed and time left."""
+    """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left."""
 
     def __init__(self, trainer: VaswaniTrainer):
         self.trainer = trainer
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Rows after the checkpoint that the run continues from will be logged again.
+        # The rows after the checkpoint are logged again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -45,12 +52,13 @@ class RunLogCallback(TrainerCallback):
             return
         now, tokens = time.perf_counter(), int(self.trainer.target_tokens_seen)
         progress = self._progress(args, state)
-        row = {"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}, **progress}
+        own_logs = {name: value for name, value in logs.items() if name != "epoch"}
+        row = {"step": state.global_step, **own_logs, **progress}
         if "loss" in logs:
             row["tokens_per_second"] = round((tokens - self.last_tokens) / max(now - self.last_time, 1e-9))
             self.last_tokens, self.last_time = tokens, now
         else:
-            # Validation does not count as time of the training.
+            # The time of the validation is not training time.
             self.last_time += logs.get("eval_seconds", 0.0)
         self._write(row)
         steps = state.global_step - self.first_step
@@ -58,7 +66,7 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # A resumed run reads the number of tokens and seconds from the last row.
+        # A resumed run reads the numbers of tokens and seconds from the last row.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -93,33 +101,88 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without lines that an interruption has cut off or that are damaged.
-
-    Args:
-        path (Path): The file; it may be missing.
-
-    Returns:
-        list: One dict per log step.
-    """
+    """The rows of a metrics.jsonl, which may be missing. Damaged lines, and a line cut off by an interruption, are left out."""
+    if not path.exists():
+        return []
     rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
-        rows += [row] if isinstance(row, dict) and "step" in row else []
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
     return rows
 
 
+class DivergenceDetector:
+    """Decides from the loss of each step whether a run has exploded. All processes decide alike.
+
+    The loss of a uniform guess is log V nats per token for V classes, with and without label smoothing.
+
+    - If the model has learned something, the limit is the middle between its lowest loss and a uniform guess. The run has
+      exploded after a tenth of its steps in a row above the limit.
+    - Otherwise the limit is twice the larger of a uniform guess and the first loss, which may be high because of a bad
+      initialization. The run has exploded after 10 steps in a row above the limit.
+
+    Warm-up, small batches, single spikes and a change of the text stay below these limits.
+
+    Attributes:
+        lowest (float): The lowest mean of the losses of 10 steps in a row.
+        since (int or None): The first of the latest steps above the limit; None if the latest step is below.
+
+    Args:
+        uniform (float): The loss of a uniform guess, log V (nats per token).
+        max_steps (int): The number of steps of the run.
+        earlier (list): The mean losses that the run logged before it was resumed, oldest first.
+    """
+
+    def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
+        self.uniform = uniform
+        self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
+        self.first = earlier[0] if earlier else None
+        self.lowest = min(earlier, default=math.inf)
+        self.since: int | None = None
+        self._recent: deque[float] = deque(maxlen=NUM_STEPS)
+
+    def update(self, step: int, loss: float) -> bool:
+        """Add the loss of the next step (nats per token). Return True if the run has exploded."""
+        if self.first is None:
+            self.first = loss
+        self._recent.append(loss)
+        if len(self._recent) == NUM_STEPS:
+            self.lowest = min(self.lowest, sum(self._recent) / NUM_STEPS)
+        far_too_high = 2 * max(self.uniform, self.first)
+        has_learned = self.lowest < self.uniform - LEARNED
+        limit = (self.lowest + self.uniform) / 2 if has_learned else far_too_high
+        if loss <= limit:
+            self.since = None
+            return False
+        if self.since is None:
+            self.since = step
+        if len(self._recent) == NUM_STEPS and min(self._recent) > far_too_high:
+            return True
+        patience = self.patience if has_learned else NUM_STEPS
+        return step - self.since + 1 >= patience
+
+    def described(self, step: int) -> str:
+        """The explosion in words, after its last step."""
+        before = f", after {self.lowest:.2f} before" if math.isfinite(self.lowest) else ""
+        return (
+            f"The loss has exploded: it is too high since step {self.since:,}, and {self._recent[-1]:.2f} nats per token at "
+            f"step {step:,}{before}"
+        )
+
+
 class NothingLeftError(Exception):
-    """The run ends where its checkpoint is."""
+    """The run ends at the checkpoint that it continues from."""
 
 
 class StopCallback(TrainerCallback):
-    """Ends the training after the first SIGINT or SIGTERM that any process gets, or at a loss that is not finite or explodes.
+    """End the training after a SIGINT or SIGTERM to any process, or after a loss that is not finite or explodes.
 
-    All processes decide alike, from numbers that are summed over them on their device. Those of a step are read one
-    step later, so that a GPU always has a step in hand, but before anything is saved.
+    All processes decide alike, because the numbers are summed over all processes. The numbers of a step are read one
+    step later, so that a GPU always has a step to compute, but always before a save.
 
     Args:
         trainer (VaswaniTrainer): The trainer.
@@ -127,15 +190,16 @@ class StopCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
-        self.trainer, self.checkpoint = trainer, checkpoint
-        # The steps whose numbers are on their way, the numbers, and the event that says that they are here.
+        self.trainer = trainer
+        self.checkpoint = checkpoint
+        # For each step that is not judged yet: the step, its numbers, and the event of their copy to the CPU.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Judges the losses from here on, and validates where a signal has kept the run from it.
+        """Start to judge the losses, and validate if a signal prevented the validation of the checkpoint.
 
         Raises:
-            NothingLeftError: If nothing is left to train then.
+            NothingLeftError: If the run is finished after that validation.
         """
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
@@ -146,8 +210,8 @@ class StopCallback(TrainerCallback):
                 raise NothingLeftError
 
     def _validate_again(self, args, state, control) -> None:
-        # What a signal has kept the run from, after the step of its checkpoint.
-        trainer, step = self.trainer, state.global_step
+        trainer = self.trainer
+        step = state.global_step
         trainer._load_rng_state(str(self.checkpoint))
         trainer.evaluate()
         is_due = step % trainer.training.save_steps == 0 or step >= state.max_steps
@@ -158,18 +222,19 @@ class StopCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
-        while self.pending and (self._is_here() or self._is_due(control)):
-            step, flags, arrival = self.pending.popleft()
+        while self.pending and (self._has_arrived() or self._must_be_judged(control)):
+            step, numbers, arrival = self.pending.popleft()
             if arrival is not None:
                 arrival.synchronize()
-            diverged, loss, number = flags.tolist()
-            if diverged:
+            is_not_finite, loss, signals = numbers.tolist()
+            if is_not_finite:
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
             if self.detector.update(step, loss / args.world_size):
                 self._end(self.detector.described(step), step)
             self.trainer.suspect_since = self.detector.since
-            if number:
-                control.should_save = control.should_training_stop = True
+            if signals:
+                control.should_save = True
+                control.should_training_stop = True
 
     def _end(self, what: str, step: int) -> NoReturn:
         first_bad = self.detector.since or step
@@ -177,31 +242,33 @@ class StopCallback(TrainerCallback):
             delete_between(Path(self.trainer.args.output_dir), first_bad, step)
         raise self.trainer.divergence(what, step, first_bad - 1)
 
-    def _is_here(self) -> bool:
-        return len(self.pending) > 1 or self.pending[0][2] is None
+    def _has_arrived(self) -> bool:
+        """True if reading the oldest numbers does not keep the device waiting."""
+        _, _, arrival = self.pending[0]
+        return len(self.pending) > 1 or arrival is None
 
-    def _is_due(self, control: TrainerControl) -> bool:
+    def _must_be_judged(self, control: TrainerControl) -> bool:
         return control.should_save or control.should_evaluate or control.should_log or control.should_training_stop
 
     def _send(self, step: int) -> None:
-        losses = self.trainer.take_losses()
-        flags = torch.cat([losses, torch.full_like(losses[:1], self.trainer.stop.received)])
+        """Sum the numbers of a step over all processes, and begin to copy them to the CPU."""
+        losses = self.trainer.take_losses()  # [2]
+        received = torch.full_like(losses[:1], self.trainer.stop.received)
+        numbers = torch.cat([losses, received])  # [3]
         if self.trainer.args.world_size > 1:
-            dist.all_reduce(flags)
+            dist.all_reduce(numbers)
         arrival = None
-        if flags.is_cuda:
-            flags, arrival = flags.to("cpu", non_blocking=True), torch.cuda.Event()
+        if numbers.is_cuda:
+            numbers = numbers.to("cpu", non_blocking=True)
+            arrival = torch.cuda.Event()
             arrival.record()
-        self.pending.append((step, flags, arrival))
+        self.pending.append((step, numbers, arrival))
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Ends the training at a scheduled checkpoint when the patience of the recipe is lost.
+    """End the training at a scheduled checkpoint after too many validations without progress.
 
-    That of transformers counts by itself, so that a resumed run has the patience of its checkpoint.
-
-    Args:
-        training (TrainingSection): The patience.
+    The callback of transformers counts by itself; this one counts in the log, so that a resumed run counts alike.
     """
 
     def __init__(self, training: TrainingSection):

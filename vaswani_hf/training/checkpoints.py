@@ -1,4 +1,7 @@
-"""The numbered checkpoints of a run: made whole under another name, found again, rotated by step."""
+"""The numbered checkpoints of a run: written in a staging folder, moved to their place, found again, and rotated.
+
+A checkpoint is in its place only if it is complete. `.saving` in the output folder is the staging folder.
+"""
 
 import contextlib
 import math
@@ -26,20 +29,14 @@ from ..checkpoint.manifest import damage, facts_of, seal
 from ..recipe.schema import TrainingSection
 from .processes import say
 
-# A checkpoint is written into this folder of the run; what is left in it was not written to its end.
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
 
 
 def refuse_vanished(folder: Path) -> None:
-    """Refuses to make the folder of a run again where somebody has deleted it: what was in it would be missing.
+    """Raise a WriteError if somebody has deleted or replaced the output folder of a run.
 
-    Args:
-        folder (Path): The output folder of the run.
-
-    Raises:
-        WriteError: If the recipe of the run is no more there, or the path leads to another folder, which may be that of another
-            run.
+    Writing would make the folder again without the files that were in it, or write into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -51,11 +48,7 @@ def refuse_vanished(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """Says that the folder of a run has vanished where something cannot be written for that.
-
-    Args:
-        folder (Path): The output folder of the run.
-    """
+    """If writing fails inside the block because the output folder has vanished, say so (see `refuse_vanished`)."""
     try:
         yield
     except Exception as error:
@@ -65,29 +58,19 @@ def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Makes a checkpoint one of the run: seals it, and moves it to its place.
-
-    Args:
-        staged (Path): All its files, in a folder checkpoint-STEP within the staging folder.
-        folder (Path): The output folder of the run.
-        facts (dict): What its manifest says of it.
-    """
+    """Write the manifest of a staged checkpoint with these facts, and move the checkpoint to its place in the run."""
     open_to_readers(staged)
     seal(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # A damaged one, which the run had to go back behind, or one whose validation was interrupted.
+        # An earlier checkpoint of this step is damaged, or its validation was interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def put_back_replaced(folder: Path) -> None:
-    """Puts a checkpoint back into its place that was about to be replaced when the run was killed.
-
-    Args:
-        folder (Path): The output folder of the run.
-    """
+    """Put back a checkpoint that was being replaced when the run was killed."""
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
         if not place.exists():
@@ -95,14 +78,10 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerState) -> None:
-    """Deletes the oldest checkpoints by step, whatever the times of their folders say.
+    """Delete the oldest checkpoints by step; the modification times of the folders do not matter.
 
-    The newest `save_total_limit` stay, and the best one. One that was saved for a signal stays beside them until the next.
-
-    Args:
-        folder (Path): The output folder of the run.
-        training (TrainingSection): The number to keep.
-        state (TrainerState): The state that the newest one was saved with.
+    The newest `save_total_limit` checkpoints stay, and the best one. A checkpoint that was saved because of a signal
+    stays in addition, until the next save. `state` is the state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -111,32 +90,26 @@ def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerSt
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # It takes the place of the oldest.
+        # The best checkpoint takes the place of the oldest one.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
-    # One whose manifest is damaged is named at the end.
-    is_of_use = {
-        checkpoint
-        for checkpoint in checkpoints
-        if damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
-    }
-    _delete(folder, [checkpoint for checkpoint in checkpoints if checkpoint not in {*kept, *is_of_use}])
+    deleted = []
+    for checkpoint in checkpoints:
+        # The end of the run names the checkpoints with a damaged manifest, so that they stay.
+        is_named_later = damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
+        if checkpoint not in kept and not is_named_later:
+            deleted.append(checkpoint)
+    _delete(folder, deleted)
 
 
 def delete_between(folder: Path, first: int, last: int) -> None:
-    """Deletes the checkpoints of some steps, which a run should not go on from.
-
-    Args:
-        folder (Path): The output folder of the run.
-        first (int): The first step.
-        last (int): The last step.
-    """
+    """Delete the checkpoints of the steps `first` to `last`, so that no run continues from them."""
     _delete(folder, [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first])
 
 
 def _delete(folder: Path, checkpoints: list[Path]) -> None:
     staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        # None is ever half there.
+        # Move the checkpoint first, so that a kill never leaves half a checkpoint in its place.
         staging.mkdir(exist_ok=True)
         os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
     shutil.rmtree(staging, ignore_errors=True)
@@ -145,15 +118,9 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: TrainingSection, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """The checkpoint with the best evaluation, the first of equally good ones.
+    """The first checkpoint with the best validation; None without early stopping or without a validation.
 
-    Args:
-        checkpoints (list): Folders, oldest first.
-        training (TrainingSection): The metric of early stopping.
-        log_history (list): The log of the run, a dict for each row.
-
-    Returns:
-        Path: None without early stopping, or where none of them was evaluated.
+    `checkpoints` are sorted by step.
     """
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if number_of(checkpoint) in scores]
@@ -161,34 +128,23 @@ def best_checkpoint(
 
 
 def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
-    """True if a run was evaluated as often as its patience allows without having got better.
-
-    Args:
-        state (TrainerState): Its state.
-        training (TrainingSection): The patience, and the metric.
-    """
+    """True if the last `early_stopping_patience` validations were not better than an earlier one."""
     scores = list(_scores(training, state.log_history).values())
-    return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= (
-        training.early_stopping_patience or math.inf
-    )
+    if not scores:
+        return False
+    num_since_best = len(scores) - 1 - scores.index(max(scores))
+    return num_since_best >= (training.early_stopping_patience or math.inf)
 
 
 def _scores(training: TrainingSection, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """The evaluations by step, the higher the better; none without early stopping."""
+    """The validation scores by step, higher is better; empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """The checkpoints that an uninterrupted run would have too.
-
-    Args:
-        checkpoints (Iterable): Folders, oldest first.
-
-    Returns:
-        list: Those whose manifest says so.
-    """
+    """The checkpoints that an uninterrupted run has, too, according to their manifests."""
     found = []
     for checkpoint in checkpoints:
         try:
@@ -200,21 +156,15 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> list[Path]:
-    """The checkpoints that the final weights are made of: the last scheduled ones, the best, or the last.
+    """The checkpoints for the final weights: the last scheduled ones (averaging), the best (early stopping), or the last.
 
-    Args:
-        folder (Path): The output folder of the run.
-        training (TrainingSection): Averaging or early stopping.
-        step (int): The step that the run has ended at.
-
-    Returns:
-        list: Whole ones; a damaged one is left out in a sentence.
+    `step` is the last step of the run. A damaged checkpoint is left out, and a line says so.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If no complete checkpoint is left.
     """
     last = folder / f"checkpoint-{step}"
-    # Whether one was scheduled is in its manifest.
+    # The manifest states whether a checkpoint was scheduled.
     until = [checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])]
     weights = [final_weights_file(training)]
     if training.average_checkpoints:
@@ -237,36 +187,17 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
 
 
 def final_weights_file(training: TrainingSection) -> str:
-    """The file of a numbered checkpoint with the weights that a run ends with.
-
-    Args:
-        training (TrainingSection): Whether there is a moving average.
-    """
+    """The file of a numbered checkpoint that has the weights with which the run ends."""
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
-    """The checkpoints up to a step: later ones are damaged, and the run has gone back behind them.
-
-    Args:
-        folder (str or Path): The output folder of the run.
-        step (int): The last step.
-
-    Returns:
-        list: Folders, oldest first.
-    """
+    """The checkpoints up to a step, sorted by step. Later checkpoints are damaged: the run continues before them."""
     return [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) <= step]
 
 
 def number_of(checkpoint: Path) -> int:
-    """The step that the name of a checkpoint states.
-
-    Args:
-        checkpoint (Path): A folder checkpoint-STEP.
-
-    Returns:
-        int: The step.
-    """
+    """The step in the name of a checkpoint, checkpoint-STEP."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 

@@ -1,7 +1,8 @@
-"""The processes of a run, and what they tell each other over a group of their own on the CPU.
+"""The processes of a run: messages between them, steps that one process takes first, and output that survives a closed pipe.
 
-The default group may serve another kind of device only, and gives up after some minutes. This one waits while the first
-process prepares a corpus, downloads checkpoints or scores a test set.
+The messages use a process group of their own on the CPU. The default group may support only a GPU, and it
+gives up after some minutes. Here the other processes may wait for hours while the first process prepares a
+corpus, downloads checkpoints or scores a test set.
 """
 
 import os
@@ -16,30 +17,24 @@ from accelerate import PartialState
 
 _T = TypeVar("_T")
 
+LONGEST_WAIT = timedelta(days=7)
+
 
 def say(line: str) -> None:
-    """Prints a line at once; a run outlives the reader of its output, such as `head`.
-
-    Args:
-        line (str): The line.
-    """
+    """Print a line at once. A run continues after the reader of its output, such as `head`, has ended."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
-        _send_nowhere(sys.stdout)
+        _discard_output(sys.stdout)
 
 
-def _send_nowhere(stream: TextIO) -> None:
-    # What comes after it too, of all threads and children.
+def _discard_output(stream: TextIO) -> None:
+    """Send all later output of a stream to the null device, including the output of threads and child processes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Outliving:
-    """A stream whose reader may go away, for the progress bars of other libraries.
-
-    Args:
-        stream (TextIO): A standard stream.
-    """
+    """A wrapper of a standard stream that ignores a closed pipe, for the progress bars of other libraries."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -48,105 +43,90 @@ class Outliving:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes the text, or nothing."""
-        return self._unless_broken(self._stream.write, text) or len(text)
+        """Write the text if the pipe is open."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            _discard_output(self._stream)
+            return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream, if somebody reads it."""
-        self._unless_broken(self._stream.flush)
-
-    def _unless_broken(self, call: Callable[..., _T], *args: Any) -> _T | None:
+        """Flush the stream if the pipe is open."""
         try:
-            return call(*args)
+            self._stream.flush()
         except BrokenPipeError:
-            _send_nowhere(self._stream)
-            return None
+            _discard_output(self._stream)
 
 
 class Processes:
-    """All processes of a run, which make this object and call its methods in the same order.
+    """All processes of a run. Every process makes this object and calls its methods in the same order."""
 
-    Args:
-        patience (timedelta): The time that one of them waits for the others.
-    """
-
-    def __init__(self, patience: timedelta = timedelta(days=7)):
-        # transformers starts no process group without an accelerator unless `cpu` is given.
+    def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
+        # Without an accelerator transformers starts a process group only if `cpu` is given.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process
         self._is_first_here = self._state.is_local_main_process
-        self._group: Any = dist.new_group(backend="gloo", timeout=patience) if self.count > 1 else None
+        self._group: Any = None
+        if self.count > 1:
+            self._group = dist.new_group(backend="gloo", timeout=longest_wait)
 
     def gather(self, item: _T) -> list[_T]:
-        """The items of all processes.
-
-        Args:
-            item: Anything that pickle takes.
-
-        Returns:
-            list: By the number of the process.
-        """
-        items = [item]
-        if self._group is not None:
-            items = [item] * self.count
-            dist.all_gather_object(items, item, group=self._group)
+        """The items of all processes, in the order of the processes. An item must be picklable."""
+        if self._group is None:
+            return [item]
+        items = [item] * self.count
+        dist.all_gather_object(items, item, group=self._group)
         return items
 
     def by_first(self, function: Callable[[], _T]) -> _T:
-        """What a function gives that the first process calls while the others wait; they end where it fails.
+        """Call a function in the first process and give its result, which must be picklable, to all processes.
 
-        Args:
-            function (Callable): Its result goes through pickle.
+        If the function fails, all processes end. The first process raises the error.
         """
         return self._after_first(function, share=True)[0]
 
     def first_alone(self, function: Callable[[], _T]) -> _T:
-        """What a function gives that the first process calls, and after it the others, which find what it has written.
+        """Call a function in the first process, then in all other processes, which find the files of the first one.
 
-        On another machine they may find nothing: its first process goes before its neighbours.
-
-        Args:
-            function (Callable): Called once in each process.
+        Other machines may not see these files. On each of them one process goes before the others.
         """
-        made = self._after_first(function, share=False)
-        if not made:
-            made = self.together(lambda: [function()] if self._is_first_here else [])
+        results = self._after_first(function, share=False)
+        if not results:
+            results = self.together(lambda: [function()] if self._is_first_here else [])
         elif self._group is not None:
             self.together(lambda: None)
-        return made[0] if made else function()
+        return results[0] if results else function()
 
     def together(self, function: Callable[[], _T]) -> _T:
-        """What a function gives in this process; where it fails in any, all processes end.
-
-        Args:
-            function (Callable): Called once in each process.
-        """
+        """Call a function in all processes at once. If it fails in one process, all processes end."""
         try:
             result = function()
         except Exception:
             self.gather(True)
             raise
         if any(self.gather(False)):
-            # The process where it failed says why.
+            # The process in which the function failed prints the error.
             sys.exit(1)
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        made: list[_T] = []
+        """The result of the first process in a list; an empty list in the other processes unless it is shared."""
+        results: list[_T] = []
         error = None
         if self.is_first:
             try:
-                made = [function()]
+                results = [function()]
             except Exception as raised:
                 error = raised
         if self._group is not None:
-            message: list[Any] = [error is not None, made if share else []]
+            message: list[Any] = [error is not None, results if share else []]
             dist.broadcast_object_list(message, src=0, group=self._group)
-            if message[0] and error is None:
-                # The first process says why.
+            has_failed, shared = message
+            if has_failed and error is None:
+                # The first process prints the error.
                 sys.exit(1)
-            made = made or message[1]
+            results = results or shared
         if error is not None:
             raise error
-        return made
+        return results

@@ -1,7 +1,8 @@
-"""The wish to stop: SIGINT or SIGTERM to any process of a run, known to all on its machine, and heeded in time.
+"""Graceful shutdown: a SIGINT or SIGTERM sent to one process is forwarded to all processes on the machine.
 
-Launchers and schedulers kill half a minute after they have asked. In training the trainer saves first (see callbacks.py);
-before and after it nothing is to be saved, and the run ends where it is.
+Launchers and schedulers kill a process about half a minute after the signal. During training the trainer
+saves a checkpoint first (see callbacks.py). Before and after training there is nothing to save, and the run
+ends at once.
 """
 
 import contextlib
@@ -21,57 +22,55 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A scheduler signals all processes of a job, and a launcher among them passes the signal on: that is one wish, not two.
+# A scheduler signals all processes of a job, and a launcher among them forwards the signal: both count as one request.
 SECONDS_OF_ONE_SIGNAL = 2.0
-SECONDS_TO_PASS_ON = 1.0
-# A library in another language may not give back before, nor a process that waits for another one.
+SECONDS_TO_FORWARD = 1.0
+# Python raises no exception while a library in another language, or a wait for another process, does not return.
 SECONDS_TO_END = 5.0
-# A step may be longer; a save that has begun is always ended.
+# A training step may take longer than this. A save that has begun is always finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
 
 class Interrupt(BaseException):
-    """A signal came where nothing is to be saved; no `except Exception` of a library takes it."""
+    """A signal arrived where nothing has to be saved. No `except Exception` of a library catches it."""
 
 
 class Stop:
-    """Receives the signals of a process, passes them on to the others on its machine, and ends it if it does not end itself.
+    """Receives the signals of a process, forwards them, and ends the process if it does not end in time.
 
     Attributes:
-        received (int): The signal, 0 before one came.
-        sentence (Callable): Gives what to say where the process has to be ended.
-        is_saving (bool): A checkpoint is being written, which is not cut off.
+        received (int): The signal, or 0.
+        sentence (Callable): Gives the message that is printed if the process must be ended.
+        is_saving (bool): A checkpoint is being written. The process is not ended during that time.
     """
 
     def __init__(self) -> None:
         self.received = 0
         self.is_saving = False
+        self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
         self._raises = False
         self._first_came = 0.0
         self._handlers: dict[int, Any] = {}
-        self.sentence: Callable[[], str] = lambda: "Interrupted."
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receives signals inside; does nothing in a thread, where Python handles none.
-
-        Args:
-            processes (Processes): All processes of the run.
-        """
+        """Receive signals inside the block. Outside the main thread this does nothing, as Python handles no signals there."""
         self._is_first = processes.is_first
-        here = (_machine(), os.getpid())
-        self._peers = [pid for machine, pid in processes.gather(here) if machine == here[0] and pid != here[1]]
+        machine, own_pid = _machine(), os.getpid()
+        for other_machine, pid in processes.gather((machine, own_pid)):
+            if other_machine == machine and pid != own_pid:
+                self._peers.append(pid)
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # `nohup`, and a script's `vaswani train … &`, ask to ignore one.
+            # `nohup`, and `vaswani train … &` in a script, ask to ignore a signal.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
@@ -82,12 +81,12 @@ class Stop:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # They pass it on too, which would end this process before it has said anything.
-                time.sleep(SECONDS_TO_PASS_ON)
+                # The peers forward the signal, too. Without this pause it would end the process before the message.
+                time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
-            signal.set_wakeup_fd(before)
-            # Ends the thread, also where children, such as those that load data, still hold copies of the socket.
+            signal.set_wakeup_fd(earlier_descriptor)
+            # Shutting down ends the thread even if child processes, such as data workers, hold copies of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -95,52 +94,54 @@ class Stop:
 
     @contextlib.contextmanager
     def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Raises Interrupt inside when a signal comes, or has come.
+        """Raise Interrupt inside the block, in the main thread, if a signal arrives or has arrived.
 
-        Args:
-            sentence (Callable): Gives what to say where the process does not come to it.
-
-        Raises:
-            Interrupt: In the main thread, anywhere inside.
+        `sentence` gives the message that is printed if the process does not react in time.
         """
-        before, self.sentence, self._raises = (self.sentence, self._raises), sentence, True
+        earlier_sentence, earlier_raises = self.sentence, self._raises
+        self.sentence = sentence
+        self._raises = True
         try:
             if self.received:
                 raise Interrupt
             yield
         finally:
-            self.sentence, self._raises = before
+            self.sentence = earlier_sentence
+            self._raises = earlier_raises
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Leaves it to the trainer inside to heed a signal."""
-        before, self._raises = self._raises, False
+        """Let the trainer inside the block react to a signal."""
+        earlier = self._raises
+        self._raises = False
         try:
             yield
         finally:
-            self._raises = before
+            self._raises = earlier
 
     def restore(self) -> None:
-        """Gives the signals back to whom they were."""
+        """Restore the earlier signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: Any) -> None:
-        if not self.received:
-            self.received, self._first_came = number, time.monotonic()
-            if self._raises:
-                raise Interrupt
-            if self._is_first:
-                name = signal.Signals(number).name
-                # Python refuses to print where the signal came in the middle of a line that is printed.
-                with contextlib.suppress(RuntimeError):
-                    say(f"{name}: saving a checkpoint after this step … (once more ends at once)")
-        elif time.monotonic() - self._first_came > SECONDS_OF_ONE_SIGNAL:
-            self.restore()
-            signal.raise_signal(number)
+        if self.received:
+            if time.monotonic() - self._first_came > SECONDS_OF_ONE_SIGNAL:
+                self.restore()
+                signal.raise_signal(number)
+            return
+        self.received = number
+        self._first_came = time.monotonic()
+        if self._raises:
+            raise Interrupt
+        if self._is_first:
+            name = signal.Signals(number).name
+            # Python refuses to print if the signal arrived while a line was being printed.
+            with contextlib.suppress(RuntimeError):
+                say(f"{name}: saving a checkpoint after this step … (once more ends at once)")
 
     def _watch(self, reader: socket.socket) -> None:
-        """In a thread of its own, which works where the main one waits outside of Python."""
+        """Forward the first signal and end the process if it is late. A thread works while the main thread is blocked."""
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
         if not numbers:
@@ -149,14 +150,20 @@ class Stop:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # Of a notebook or a prompt that somebody has open, Ctrl-C ends the run and never the process.
+            # In a notebook or an interactive prompt Ctrl-C ends the run, but not the process.
             return
-        came, at_once_since = time.monotonic(), None
+        arrival = time.monotonic()
+        interrupt_raised_at = None
         while self in _LISTENING:
             time.sleep(0.1)
             now = time.monotonic()
-            at_once_since = (at_once_since or now) if self._raises else None
-            is_late = now - came > SECONDS_TO_SAVE or now - (at_once_since or now) > SECONDS_TO_END
+            if not self._raises:
+                interrupt_raised_at = None
+            elif interrupt_raised_at is None:
+                interrupt_raised_at = now
+            is_late = now - arrival > SECONDS_TO_SAVE
+            if interrupt_raised_at is not None and now - interrupt_raised_at > SECONDS_TO_END:
+                is_late = True
             if is_late and not self.is_saving:
                 self._end()
 
@@ -169,13 +176,11 @@ class Stop:
 
 
 def _machine() -> str:
-    """Names where the number of a process means that process: several machines, or containers of one, may have one name."""
+    """A name of the space of process numbers. Several machines, or containers of one machine, may have the same host name."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
-        parts += [
-            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
-            os.readlink("/proc/self/ns/pid"),
-        ]
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(os.readlink("/proc/self/ns/pid"))
     return " ".join(parts)
 
 
@@ -183,7 +188,7 @@ _LISTENING: list[Stop] = []
 
 
 def _forget_in_a_child() -> None:
-    # Those that load data, and those of `datasets`, are ended by their parents, with signals that are no wish of anybody.
+    """Reset the signals in a forked process: its parent, a data loader or `datasets`, ends it with such signals."""
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
         for number in stop._handlers:
