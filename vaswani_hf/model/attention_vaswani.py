@@ -52,21 +52,25 @@ SMALLEST_BLOCK = 64
 QUEUING_DEVICES = ("cuda",)
 
 
-# Methods that a fast path computes: a fused kernel, a decoding step or a whole decoder. A method that a subclass overrides,
-# or that somebody replaces, is not among them, so that it is computed as it is written.
-_FAST_PATH_METHODS: set[Any] = set()
+# Methods that a fast path may take the place of: a fused kernel, a decoding step or a whole decoder.
+_FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
-def register_fast_path(kind: type[nn.Module], *methods: str) -> None:
-    """Let fast paths take the place of these methods of a class."""
-    _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+def fast_path(*methods: str) -> Callable[[type], type]:
+    """Class decorator: a fast path may take the place of these methods, but not of methods that override or replace them."""
+
+    def register(kind: type) -> type:
+        _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+        return kind
+
+    return register
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """True if a fast path may take the place of these methods of a module.
 
-    False if one of them is not registered, because a class or a caller has put another one in its place. In place of
-    `forward` also False if the module has hooks or is compiled, because these act around `forward`.
+    False if a subclass or a caller has put another method in the place of one that `fast_path` names. For `forward` also
+    False if the module has hooks or is compiled, because these act around `forward`.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -77,6 +81,11 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
     return not has_hooks and module._compiled_call_impl is None
+
+
+def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
+    """True if these modules are of this class of PyTorch, not of a subclass, and permit a fast path."""
+    return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -351,6 +360,7 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+@fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
     """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
 
@@ -380,23 +390,21 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """Fused kernels may take the place of `weights`: they know the softmax of QK^T times a factor and no other scores.
+        """True if a fused kernel may compute the softmax of QK^T times a factor in the place of `weights`.
 
-        False for a class with scores or weights of its own, unless it says otherwise.
+        False for a class with scores or weights of its own, unless it declares them.
         """
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """A step without calls of modules may take the place of `forward`.
+        """True if a decoding step without calls of modules may take the place of `forward`.
 
-        False for a class with a forward of its own, unless it says otherwise, and if something was put around or in place
-        of a projection.
+        False for a class with methods of its own, unless it declares them, and if a projection was wrapped or replaced.
         """
-        if not permits_fast_path(self, "forward", "attend", "keys_and_values"):
-            return False
-        projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
-        return all(type(one) is nn.Linear and permits_fast_path(one, "forward") for one in projections)
+        return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
+            nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
+        )
 
     @property
     def implementation(self) -> str:
@@ -542,10 +550,6 @@ class VaswaniAttention(nn.Module):
         return key, value
 
 
-register_fast_path(nn.Linear, "forward")
-register_fast_path(VaswaniAttention, "scores", "weights", "forward", "attend", "keys_and_values")
-
-
 def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
     return weights if weights.shape[0] == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
@@ -569,6 +573,7 @@ class LearnedScores(VaswaniAttention):
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
 
+@fast_path("attend")
 class GeneralAttention(LearnedScores):
     """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
 
@@ -617,4 +622,8 @@ class AdditiveAttention(LearnedScores):
 OTHER_SCORES = {"general": GeneralAttention, "additive_linear": AdditiveLinearAttention, "additive": AdditiveAttention}
 # Scores without a fused kernel.
 UNFUSED_SCORES = ("additive_linear", "additive")
-register_fast_path(GeneralAttention, "attend")
+
+
+def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
+    """The class of a config's self-attention, or of its cross-attention."""
+    return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

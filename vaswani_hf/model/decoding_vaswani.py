@@ -20,7 +20,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
-from .layers_vaswani import VaswaniDecoderLayer
 
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
@@ -197,7 +196,7 @@ class DecoderLayerStep:
         cache (EncoderDecoderCache): Keys and values; those of the source must be there.
     """
 
-    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
+    def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
         self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
         self.fc1 = (layer.fc1.weight, layer.fc1.bias)
@@ -329,8 +328,7 @@ class TreeAttentionDecoder:
                 source = (self.encoder_states, self.source_mask)
                 states = layer(states, mask, *source, past_key_values=self.cache, attention_recorder=recorder)
         self.tree.length += input_ids.shape[1]
-        states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
-        return states, None if recorder is None else recorder.weights[last]
+        return decoder.final_norm(states), None if recorder is None else recorder.weights[last]
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:

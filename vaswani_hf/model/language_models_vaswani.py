@@ -24,12 +24,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import register_fast_path
+from .attention_vaswani import fast_path
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, is_filled, tokens_at_most
-from .layers_vaswani import tensor_parallel_plan as parallel_plan
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
 # New tokens where neither a call nor a checkpoint says how many, as in transformers.
@@ -156,7 +155,7 @@ class VaswaniDecoderModel(VaswaniDecoder):
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
-    _tp_plan = parallel_plan("self_attn")
+    _tp_plan = tensor_parallel_plan("self_attn")
 
 
 class VaswaniEncoderModel(VaswaniEncoder):
@@ -166,10 +165,9 @@ class VaswaniEncoderModel(VaswaniEncoder):
     config_class = VaswaniEncoderConfig
 
 
-class _LanguageModel(VaswaniPreTrainedModel):
+class _LanguageModel(VaswaniHeadModel):
     """One stack and its output projection, which is tied to the embedding as in Section 3.4."""
 
-    _tp_plan = {"lm_head": "colwise_gather_output"}
     _stack_class: Any
 
     def __init__(self, config: VaswaniConfig):
@@ -195,6 +193,7 @@ class _LanguageModel(VaswaniPreTrainedModel):
         return self.lm_head
 
 
+@fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     """The decoder as a language model: the next token after each one; `generate` goes on from a prompt with our search.
 
@@ -380,8 +379,6 @@ class VaswaniForMaskedLM(_LanguageModel):
         recorded = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
         return MaskedLMOutput(loss=loss, logits=logits, **recorded)
 
-
-register_fast_path(VaswaniForCausalLM, "forward")
 
 __all__ = [
     "VaswaniDecoderConfig",

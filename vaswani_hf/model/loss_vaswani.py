@@ -15,6 +15,9 @@ from .attention_vaswani import needs_sync
 
 # The label of positions that the loss leaves out, as in PyTorch and transformers.
 IGNORED_LABEL = -100
+# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
+# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
+EXCLUDED_LOGIT = -1e3
 # Logits that are held at once: 2**24 numbers are 64 MiB. A GPU loses time with each chunk; a processor gains where the
 # passes over the logits of a chunk find them in its cache (384 rows against 1,677 of 10,000 classes: 0.56 against 0.70 s).
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
@@ -100,7 +103,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             hidden, index = states[chunk].to(dtype), labels[chunk, None]
             logits = torch.mm(hidden, matrix.T, out=products[: len(hidden)]).float()
             if excluded is not None:
-                logits[:, excluded[0]] = excluded[1]
+                logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
             # Beside the products, passes over the logits are the cost.
             largest = logits.amax(dim=-1, keepdim=True)
@@ -137,13 +140,13 @@ def chunked_cross_entropy(
     num_items: torch.Tensor | int | None,
     smoothing: float,
     form: str,
-    excluded: tuple[int, float] | None,
+    excluded: int | None,
 ) -> torch.Tensor:
     """The loss of decoder states under the output projection, with the logits of a few tokens at a time in memory.
 
     States are [..., D] float, the projection [V, D] float, labels [...] int64, of which -100 is ignored. The sum is divided by
     `num_items` (tokens), by default the number of labels; for smoothing and form see `target_probabilities`; `excluded` is a
-    class that takes no part, and the logit that it gets. Gives a float32 scalar in nats per token, once differentiable.
+    class that takes no part. Gives a float32 scalar in nats per token, once differentiable.
     """
     labels, device = labels.to(hidden_states.device), hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
