@@ -423,7 +423,7 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
     beams = slice(earlier.num_beams)
     # Copies, because what was made in inference mode cannot be changed outside of it.
     found.finished_paths = found.filled(found.finished_paths, length).clone()
-    found.finished_paths[others, beams] = earlier.filled(earlier.finished_paths, length)[others]
+    found.finished_paths[others, beams] = found.filled(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
     found.finished_scores[others, beams] = earlier.finished_scores[others]
     found.finished_lengths = found.finished_lengths.clone()
