@@ -19,8 +19,8 @@ import matplotlib
 import torch
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.model.attention_vaswani import attention_class
 from vaswani_hf.model.configuration_vaswani import ATTENTION_SCORES
-from vaswani_hf.model.layers_vaswani import attention_class
 from vaswani_hf.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[1] / "configuration" / "numbers.yaml"

@@ -13,8 +13,8 @@ import torch
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
-from vaswani_hf.model.layers_vaswani import VaswaniEncoderLayer, sinusoids
 from vaswani_hf.model.loss_vaswani import smoothed_cross_entropy, target_probabilities
+from vaswani_hf.model.modeling_vaswani import VaswaniEncoderLayer, sinusoids
 from vaswani_hf.optimization.schedules import learning_rate
 
 QUERY = [[0.5, 0.6, 0.1]]

@@ -50,7 +50,7 @@ def test_whatever_is_public_says_what_it_gives():
 
 
 def modules_of(root: Path) -> dict[str, str]:
-    """The source of each module of a package, by its dotted name inside it: "model.layers_vaswani", "__init__"."""
+    """The source of each module of a package, by its dotted name inside it: "model.language_models_vaswani", "__init__"."""
     return {
         ".".join(path.relative_to(root).with_suffix("").parts): path.read_text(encoding="utf-8")
         for path in root.rglob("*.py")
@@ -119,9 +119,9 @@ def test_imports_point_down_and_in_no_circle():
     ("module", "line", "fault"),
     [
         (
-            "model.layers_vaswani",
+            "model.language_models_vaswani",
             "from ..publish.push import push_checkpoint",
-            "model.layers_vaswani imports publish.push",
+            "model.language_models_vaswani imports publish.push",
         ),
         ("recipe.schema", "from ..checkpoint import files", "recipe.schema imports checkpoint.files"),
         ("data.reading", "def read():\n    from vaswani_hf.training import run", "data.reading imports training.run"),
@@ -130,7 +130,7 @@ def test_imports_point_down_and_in_no_circle():
             "import importlib\nimportlib.import_module('vaswani_hf.translation.translator')",
             "model.pipeline_vaswani imports translation.translator",
         ),
-        ("model.attention_vaswani", "from .layers_vaswani import sinusoids", "circle of model.attention_vaswani"),
+        ("model.attention_vaswani", "from .modeling_vaswani import sinusoids", "circle of model.attention_vaswani"),
     ],
 )
 def test_one_arrow_up_is_found(module, line, fault):

@@ -11,7 +11,7 @@ from search_models import EOS, PAD, PREFIXES, SOURCES, START, batch_of, pad
 from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model import layers_vaswani
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.attention_vaswani import AttentionRecorder, VaswaniAttention
 from vaswani_hf.model.decoding_vaswani import RowDecoder, TreeAttentionDecoder
 
@@ -90,7 +90,7 @@ WAYS = [
 @pytest.fixture(params=["default", *FIELDS, *VALUES, *OTHERS])
 def model(request, tiny_model, monkeypatch):
     if request.param in OTHERS:
-        monkeypatch.setattr(layers_vaswani, "VaswaniAttention", OTHERS[request.param])
+        monkeypatch.setattr(attention_vaswani, "VaswaniAttention", OTHERS[request.param])
     # Processors add in different orders. In float32 the outputs of these random models differ by up to 3.4e-5.
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
@@ -207,7 +207,7 @@ def test_the_search_finds_the_same_on_every_way(model, settings):
 
 @torch.no_grad()
 def test_neighbourhoods_reach_encoder_and_decoder(tiny_model, monkeypatch):
-    monkeypatch.setattr(layers_vaswani, "VaswaniAttention", NearbyDistances)
+    monkeypatch.setattr(attention_vaswani, "VaswaniAttention", NearbyDistances)
     near = tiny_model(encoder_layers=1, decoder_layers=1)
     sources, targets = pad([SOURCES[3]]), pad([[START, 5, 6, 7, 8, 9, 10]])
     outputs = near(input_ids=sources, decoder_input_ids=targets, output_attentions=True)

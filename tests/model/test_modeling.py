@@ -14,8 +14,8 @@ from transformers.masking_utils import eager_mask
 
 from vaswani_hf import VaswaniConfig, VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM, VaswaniModel
 from vaswani_hf.model.attention_vaswani import eager_attention_forward
-from vaswani_hf.model.layers_vaswani import sinusoids
 from vaswani_hf.model.loss_vaswani import dropout
+from vaswani_hf.model.modeling_vaswani import sinusoids
 
 PAD, EOS = 1, 2
 # Source ids and labels; of different lengths, so that the batch of them is padded.

@@ -10,9 +10,14 @@ from torch.utils._pytree import tree_flatten
 from transformers import AttentionInterface, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.model.attention_vaswani import Blocks, VaswaniAttention, additive_mask, attention_masks
+from vaswani_hf.model.attention_vaswani import (
+    Blocks,
+    VaswaniAttention,
+    additive_mask,
+    attention_class,
+    attention_masks,
+)
 from vaswani_hf.model.decoding_vaswani import TreeAttentionDecoder
-from vaswani_hf.model.layers_vaswani import attention_class
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -348,7 +353,7 @@ class EvenDistances(VaswaniAttention):
 @torch.no_grad()
 @pytest.mark.parametrize("length", [12, 150])
 def test_a_neighbourhood_of_ones_own_holds_within_the_window(tiny_model, monkeypatch, length):
-    monkeypatch.setattr("vaswani_hf.model.layers_vaswani.VaswaniAttention", EvenDistances)
+    monkeypatch.setattr("vaswani_hf.model.attention_vaswani.VaswaniAttention", EvenDistances)
     model = tiny_model(attention_window=4, encoder_layers=1, decoder_layers=1)
     states, attention = torch.randn(1, length, 16), model.get_encoder().layers[0].self_attn
     distance = torch.arange(length)[:, None] - torch.arange(length)

@@ -25,8 +25,7 @@ from ..checkpoint.files import GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from ..model.layers_vaswani import sinusoids
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .ctranslate2_format import ACTIVATIONS, EXPRESSIBLE

@@ -1,25 +1,25 @@
-"""Attention: the one place where masks, scores, weights and the cache of keys and values meet.
+"""Attention (Section 3.2): masks, scores, weights, and keys and values from a cache.
 
 This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`; training, cached
-decoding, the search's tree, coverage and alignments then follow, and fast paths that do not know it are not taken. A config
-may restrict self-attention to a window of r tokens (Section 4), and choose another score function than the paper's.
+A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`; training,
+cached decoding, the search's tree, coverage and alignments then follow, and fast paths that do not know it are not taken.
+A config may restrict self-attention to a window of r tokens (Section 4), and choose another score function than the paper's.
 For a query q and a key k of a head the score functions, `attention_score` and `cross_attention_score` of a config, are:
 - "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903), Eq. (3) without its
-  LeakyReLU. Of a softmax over keys w_q q is no part: every query gives the same weights.
+  LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv 1409.0473), A.1.2.
 
 The first three differ by a factor, and "general" by a projection of the query, so that every implementation computes
-them; the others have no fused kernel. Parameters are of the deviation that gives scores of features of variance 1 a
-variance of about 1.
+them; the others have no fused kernel. Parameters are drawn with the deviation that gives scores of features of variance 1
+a variance of about 1.
 
-Sections and equations are those of "Attention Is All You Need" (arXiv
-1706.03762). Letters of shapes: B batch, S source length, T target length, H heads, D model width, K key width per head; in the
-search N sentences and M tokens of the tree.
+Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B batch, S source
+length (or the number of keys), T target length (or the number of queries), H heads, D model width, K key width per head;
+in the search N sentences and M tokens of the tree.
 """
 
 # transformers types caches and masks more widely than they come here.
@@ -52,21 +52,25 @@ SMALLEST_BLOCK = 64
 QUEUING_DEVICES = ("cuda",)
 
 
-# Methods that a fast path computes: a fused kernel, a decoding step or a whole decoder. A method that a subclass overrides,
-# or that somebody replaces, is not among them, so that it is computed as it is written.
-_FAST_PATH_METHODS: set[Any] = set()
+# Methods that a fast path may take the place of: a fused kernel, a decoding step or a whole decoder.
+_FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
-def register_fast_path(kind: type[nn.Module], *methods: str) -> None:
-    """Let fast paths take the place of these methods of a class."""
-    _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+def fast_path(*methods: str) -> Callable[[type], type]:
+    """Class decorator: a fast path may take the place of these methods, but not of methods that override or replace them."""
+
+    def register(kind: type) -> type:
+        _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
+        return kind
+
+    return register
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """True if a fast path may take the place of these methods of a module.
 
-    False if one of them is not registered, because a class or a caller has put another one in its place. In place of
-    `forward` also False if the module has hooks or is compiled, because these act around `forward`.
+    False if a subclass or a caller has put another method in the place of one that `fast_path` names. For `forward` also
+    False if the module has hooks or is compiled, because these act around `forward`.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -79,8 +83,13 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     return not has_hooks and module._compiled_call_impl is None
 
 
-def in_window(window: int, own: Callable | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` neighbourhood."""
+def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
+    """True if these modules are of this class of PyTorch, not of a subclass, and permit a fast path."""
+    return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
+
+
+def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` mask."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
@@ -98,68 +107,121 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Blocks:
     """A whole sequence in N blocks of W queries, each with the C keys near it, for restricted self-attention (Section 4).
 
-    The cost grows with the length alone, for any kernel and any score. `mask` is [B * N, 1, W, C] bool; `num_before` keys
-    lie before the first query of a block.
+    The cost grows with the length alone, for any kernel and any score.
+
+    Attributes:
+        mask (torch.Tensor): [B * N, 1, W, C] bool.
+        num_before (int): The number of keys before the first query of a block.
     """
 
     mask: torch.Tensor
     num_before: int
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """The same on another device, for a model that several share."""
+        """The same on another device, for a model that several devices share."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
-    def attended(self, kernel: Callable, module: nn.Module, *states: torch.Tensor, **kwargs) -> torch.Tensor:
+    def attended(
+        self,
+        kernel: Callable,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs,
+    ) -> torch.Tensor:
         """The output [B, T, H, d_v] of an attention function, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
-        query, *keys_and_values = states
-        (batch, _, length, _), (width, num_keys) = query.shape, self.mask.shape[2:]
+        batch = query.shape[0]
+        length = query.shape[2]
+        width, num_keys = self.mask.shape[2:]
         num_blocks = len(self.mask) // batch
-        behind = num_blocks * width - length
-        query = nn.functional.pad(query, (0, 0, 0, behind)).unflatten(2, (num_blocks, width)).transpose(1, 2)
-        around = (0, 0, self.num_before, behind + num_keys - width - self.num_before)
-        key, value = (
-            nn.functional.pad(tensor, around).unfold(2, num_keys, width).permute(0, 2, 1, 4, 3).flatten(0, 1)
-            for tensor in keys_and_values
-        )
-        output, _ = kernel(module, query.flatten(0, 1), key, value, self.mask, **kwargs)
+        num_added = num_blocks * width - length
+        query = nn.functional.pad(query, (0, 0, 0, num_added))  # [B, H, N * W, K]
+        query = query.unflatten(2, (num_blocks, width)).transpose(1, 2).flatten(0, 1)  # [B * N, H, W, K]
+        num_after = num_added + num_keys - width - self.num_before
+        key = self._keys_of_blocks(key, num_after, width, num_keys)  # [B * N, H, C, K]
+        value = self._keys_of_blocks(value, num_after, width, num_keys)  # [B * N, H, C, d_v]
+        output, _ = kernel(module, query, key, value, self.mask, **kwargs)  # [B * N, W, H, d_v]
         return output.unflatten(0, (batch, num_blocks)).flatten(1, 2)[:, :length]
+
+    def _keys_of_blocks(self, states: torch.Tensor, num_after: int, width: int, num_keys: int) -> torch.Tensor:
+        padded = nn.functional.pad(states, (0, 0, self.num_before, num_after))
+        blocks = padded.unfold(2, num_keys, width)  # [B, H, N, K, C]
+        return blocks.permute(0, 2, 1, 4, 3).flatten(0, 1)  # [B * N, H, C, K]
 
 
 def window_mask(
-    attention: Any, states: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None, is_recorded: bool
+    attention: "VaswaniAttention",
+    states: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    cache: Cache | None,
+    is_recorded: bool,
 ) -> Any:
     """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash kernels, [B, S].
 
-    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real tokens, which
-    alone count as neighbours. Weights that are recorded are those of all pairs.
+    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real tokens, and
+    only real tokens count as neighbours. If the weights are recorded, they are those of all pairs.
     """
-    (batch, length, _), past, first, num_keys = states.shape, 0, 0, states.shape[1]
+    length = states.shape[1]
+    past = 0
+    first_key = 0
+    num_keys = length
     if cache is not None:
         past = cache.get_seq_length(attention.layer_idx)
-        num_keys, first = cache.get_mask_sizes(length, attention.layer_idx)
-    real = None if attention_mask is None else attention_mask.bool()
+        num_keys, first_key = cache.get_mask_sizes(length, attention.layer_idx)
+    real = None if attention_mask is None else attention_mask.bool()  # [B, S]
     if "flash" in attention.implementation:
-        return None if real is None or bool(real.all()) else real[:, first : first + num_keys]
+        if real is None or bool(real.all()):
+            return None
+        return real[:, first_key : first_key + num_keys]
     # An exported graph has no number of blocks; a compiled one does, and cannot look at the mask's values.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
-    is_whole = not (is_recorded or is_exported) and num_keys == length
-    num_before, num_after = attention.window, 0 if attention.is_causal else attention.window
-    width = max(attention.window, SMALLEST_BLOCK)
-    if is_whole and length > width + num_before + num_after and not has_gaps(real):
-        num_blocks = -(-length // width)
-        real = torch.ones(batch, length, dtype=torch.bool, device=states.device) if real is None else real
-        places = torch.arange(width + num_before + num_after, device=states.device) - num_before
-        near = _visible(attention, places[num_before : num_before + width, None], places[None])
-        around = (num_before, num_blocks * width - length + num_after)
-        near_and_real = near & nn.functional.pad(real, around).unfold(1, len(places), width)[:, :, None]
-        return Blocks(near_and_real.flatten(0, 1).unsqueeze(1), num_before)
-    positions = torch.arange(past + length, device=states.device)[None] if real is None else real.cumsum(dim=1) - 1
-    keys = positions[:, None, first : first + num_keys]
-    visible = _visible(attention, positions[:, -length:, None], keys)
-    return (visible if real is None else visible & real[:, None, first : first + num_keys])[:, None]
+    is_whole = num_keys == length and not is_recorded and not is_exported
+    if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
+        return _window_blocks(attention, states, real)
+    positions = torch.arange(past + length, device=states.device)[None]  # [1, S]
+    if real is not None:
+        positions = real.cumsum(dim=1) - 1  # [B, S]
+    query_positions = positions[:, -length:, None]  # [B or 1, T, 1]
+    key_positions = positions[:, None, first_key : first_key + num_keys]  # [B or 1, 1, S]
+    visible = _visible(attention, query_positions, key_positions)  # [B or 1, T, S]
+    if real is not None:
+        visible = visible & real[:, None, first_key : first_key + num_keys]
+    return visible[:, None]
 
 
-def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+def _width_of_block(attention: "VaswaniAttention") -> int:
+    return max(attention.window, SMALLEST_BLOCK)
+
+
+def _num_near(attention: "VaswaniAttention") -> int:
+    """The keys in the window of a query, in addition to that of the same token."""
+    return attention.window if attention.is_causal else 2 * attention.window
+
+
+def _window_blocks(attention: "VaswaniAttention", states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
+    """The blocks of a whole sequence of states [B, T, D] without padding between real tokens [B, T]."""
+    batch = states.shape[0]
+    length = states.shape[1]
+    num_before = attention.window
+    num_after = _num_near(attention) - num_before
+    width = _width_of_block(attention)
+    num_keys = num_before + width + num_after
+    num_blocks = -(-length // width)
+    if real is None:
+        real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
+    places = torch.arange(num_keys, device=states.device) - num_before  # [C], from the first query of a block
+    query_places = places[num_before : num_before + width, None]  # [W, 1]
+    near = _visible(attention, query_places, places[None])  # [W, C]
+    padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
+    real_keys = padded.unfold(1, num_keys, width)  # [B, N, C]
+    mask = near & real_keys[:, :, None]  # [B, N, W, C]
+    return Blocks(mask.flatten(0, 1).unsqueeze(1), num_before)
+
+
+def _visible(
+    attention: "VaswaniAttention", query_positions: torch.Tensor, key_positions: torch.Tensor
+) -> torch.Tensor:
     near = attention.local_mask(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 
@@ -178,16 +240,17 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache of the decoder: of layers with a window the last r tokens, of the others and of the source, if any, all.
+    """An empty cache of the decoder: layers with a window keep the last r tokens, the others and the source, if any, all.
 
-    It `is_whole`, and holds all tokens everywhere, if asked to, for flex attention, whose masks have one length, and behind
-    a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
+    All layers keep all tokens if the cache `is_whole`, for flex attention, whose masks have one length, and after a prompt
+    whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
     """
-    own, windows = DynamicCache(), config.windows_of(is_causal=True)
+    own = DynamicCache()
+    windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # Of one token transformers' layer would hold all; of a window of 0 that is right too.
+            # A sliding layer of one token would keep all tokens, so a window of 0 takes the plain layer.
             own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
     return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own
 
@@ -211,8 +274,8 @@ class AttentionRecorder:
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
     """The attention mask [B, S] bool that the padding tokens among `input_ids` [B, S] imply, True for real tokens.
 
-    It is `shared_with` the "end" where `</s>` has the same id, so that the first one after a token is no padding, with the
-    "start" where the decoder's start has it, so that the last one before a token is none.
+    If `</s>` has the id of `<pad>`, `shared_with` is "end": the first `<pad>` after a token is `</s>`. If the decoder's start
+    has that id, it is "start": the last `<pad>` before a token is the start.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -232,7 +295,7 @@ def positions_of(
     """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before it, has 0.
 
     The mask is [B, S] with the cached tokens, nonzero for real ones; or one [B, 1, T, S] that `is_causal`, bool or additive,
-    as `generate` makes one for a static cache. With any other all tokens [B, T, D] count, and `past_length` before them.
+    as `generate` makes for a static cache. With any other mask all tokens [B, T, D] count, and `past_length` before them.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -259,54 +322,84 @@ def attention_masks(
     one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
     a mask [B, 1, T, S] is taken as it is, also where there is a window.
     """
-    if past_key_values is None and needs_sync(inputs_embeds) and _are_plain(attentions, attention_mask):
+    own_cache = past_key_values
+    if isinstance(past_key_values, EncoderDecoderCache):
+        own_cache = past_key_values.self_attention_cache
+    is_plain = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
+    if past_key_values is None and is_plain and needs_sync(inputs_embeds) and getattr(attention_mask, "ndim", 0) == 2:
         return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
-    given: dict[str, Any] = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-    create: Callable = create_bidirectional_mask
-    if encoder_hidden_states is not None:
-        given["inputs_embeds"] = inputs_embeds[: encoder_hidden_states.shape[0]]
-        given["encoder_hidden_states"] = encoder_hidden_states
-    elif attentions[0].is_causal:
-        is_pair = isinstance(past_key_values, EncoderDecoderCache)
-        given["past_key_values"] = past_key_values.self_attention_cache if is_pair else past_key_values
-        create = create_causal_mask
-    cache = given.get("past_key_values")
-    is_static = getattr(attention_mask, "ndim", 2) == 4 or getattr(cache, "is_compileable", False)
+    is_cross = encoder_hidden_states is not None
+    shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
+    # A static cache, or the mask that `generate` makes for one, has the length of the cache.
+    is_static = getattr(attention_mask, "ndim", 2) == 4 or (
+        not is_cross and getattr(own_cache, "is_compileable", False)
+    )
     made: dict[Any, Any] = {}
     masks = []
     for attention in attentions:
         implementation = attention.implementation
-        if implementation == "flex_attention" and given["inputs_embeds"].shape[0] != inputs_embeds.shape[0]:
-            # Its masks know no positions that are rows.
+        if implementation == "flex_attention" and shares_sources:
+            # The masks of flex attention cannot have more rows than sources.
             implementation = "sdpa"
         # Cross-attention sees the whole source.
-        allowed = attention.local_mask if encoder_hidden_states is None else None
-        kind, is_flex = (implementation, getattr(allowed, "args", allowed)), implementation == "flex_attention"
-        is_local = attention.window is not None and not is_static
-        # Flex attention knows places and no positions.
-        if kind not in made and is_local and (not is_flex or has_gaps(attention_mask)):
-            mask = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
-            made[kind] = additive_mask(mask, inputs_embeds.dtype) if is_flex else mask
-        elif kind not in made:
-            config = attention.config
-            if implementation != config._attn_implementation:
-                config = copy.copy(config)
-                config._attn_implementation = implementation
-            near = {"and_mask_function": lambda *places, near=allowed: near(*places[2:])} if allowed else {}
-            made[kind] = create(config=config, **given, **near)
+        allowed = None if is_cross else attention.local_mask
+        kind = (implementation, getattr(allowed, "args", allowed))
+        if kind not in made:
+            has_window = attention.window is not None and not is_static
+            is_flex = implementation == "flex_attention"
+            # Flex attention knows places and no positions.
+            if has_window and is_flex and has_gaps(attention_mask):
+                mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
+                made[kind] = additive_mask(mask, inputs_embeds.dtype)
+            elif has_window and not is_flex:
+                made[kind] = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
+            else:
+                made[kind] = _library_mask(
+                    attention, implementation, inputs_embeds, attention_mask, own_cache, encoder_hidden_states
+                )
         masks.append(made[kind])
     return masks
 
 
-def _are_plain(attentions: Sequence["VaswaniAttention"], mask: torch.Tensor | None) -> bool:
-    of_all = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
-    return of_all and getattr(mask, "ndim", 0) == 2
-
-
 def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask [B, 1, 1 or T, S] that [B, S] comes to; transformers would wait to see if it hides anything."""
+    """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to see if it hides anything."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
+
+
+def _library_mask(
+    attention: "VaswaniAttention",
+    implementation: str,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    own_cache: Cache | None,
+    encoder_hidden_states: torch.Tensor | None,
+) -> Any:
+    """The mask of transformers for this implementation, narrowed down to the attention's neighbourhood; see `attention_masks`."""
+    config = attention.config
+    if implementation != config._attn_implementation:
+        config = copy.copy(config)
+        config._attn_implementation = implementation
+    if encoder_hidden_states is not None:
+        return create_bidirectional_mask(
+            config=config,
+            inputs_embeds=inputs_embeds[: encoder_hidden_states.shape[0]],
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+    allowed = attention.local_mask
+    and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
+    if not attention.is_causal:
+        return create_bidirectional_mask(
+            config=config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, and_mask_function=and_mask
+        )
+    return create_causal_mask(
+        config=config,
+        inputs_embeds=inputs_embeds,
+        attention_mask=attention_mask,
+        past_key_values=own_cache,
+        and_mask_function=and_mask,
+    )
 
 
 def tree_masks(
@@ -325,7 +418,7 @@ def tree_masks(
         allowed = attention.local_mask if key_positions is not None else None
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
-            near = allowed(query_positions[:, :, None], key_positions[:, None])
+            near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
             # The sum of two smallest numbers would be -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
@@ -351,6 +444,7 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+@fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
     """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
 
@@ -362,7 +456,9 @@ class VaswaniAttention(nn.Module):
         self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False, is_cross: bool = False
     ):
         super().__init__()
-        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
         self.d_k = config.d_k or config.d_model // num_heads
         self.d_v = config.d_v or config.d_model // num_heads
         factors = {"scaled_dot": self.d_k**-0.5, "dot_mean": 1 / self.d_k}
@@ -380,23 +476,21 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """Fused kernels may take the place of `weights`: they know the softmax of QK^T times a factor and no other scores.
+        """True if a fused kernel may compute the softmax of QK^T times a factor in the place of `weights`.
 
-        False for a class with scores or weights of its own, unless it says otherwise.
+        False for a class with scores or weights of its own, unless it declares them.
         """
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """A step without calls of modules may take the place of `forward`.
+        """True if a decoding step without calls of modules may take the place of `forward`.
 
-        False for a class with a forward of its own, unless it says otherwise, and if something was put around or in place
-        of a projection.
+        False for a class with methods of its own, unless it declares them, and if a projection was wrapped or replaced.
         """
-        if not permits_fast_path(self, "forward", "attend", "keys_and_values"):
-            return False
-        projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
-        return all(type(one) is nn.Linear and permits_fast_path(one, "forward") for one in projections)
+        return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
+            nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
+        )
 
     @property
     def implementation(self) -> str:
@@ -412,7 +506,7 @@ class VaswaniAttention(nn.Module):
 
         The mask is [B, S], or broadcastable to [B, H, T, S]; bool, or additive.
         """
-        scores = self.scores(query, key)
+        scores = self.scores(query, key)  # [B, H, T, S]
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
             lowest = torch.finfo(scores.dtype).min
@@ -435,11 +529,13 @@ class VaswaniAttention(nn.Module):
         the one that the implementation takes, which also gets `kwargs`; a recorder gets the weights of a cross-attention.
         """
         batch_shape = hidden_states.shape[:-1]
-        query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)
-        key, value = self.keys_and_values(hidden_states, key_value_states, past_key_values)
+        query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
+        key, value = self.keys_and_values(
+            hidden_states, key_value_states, past_key_values
+        )  # [B, H, S, K], [B, H, S, d_v]
         recorder = None if key_value_states is None else attention_recorder
-        output, weights = self.attend(query, key, value, attention_mask, recorder, **kwargs)
-        return self.out_proj(output.reshape(*batch_shape, -1)), weights
+        output, weights = self.attend(query, key, value, attention_mask, recorder, **kwargs)  # [B, T, H, d_v]
+        return self.out_proj(output.reshape(*batch_shape, -1)), weights  # [B, T, D]
 
     def attend(
         self,
@@ -524,31 +620,31 @@ class VaswaniAttention(nn.Module):
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache, from these states, or both; see `forward`."""
-        # A cache that is no pair holds the decoder's own keys and values only.
-        cache = past_key_values if key_value_states is None else None
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
-            if key_value_states is not None:
-                cache = past_key_values.cross_attention_cache
-                if past_key_values.is_updated.get(self.layer_idx):
-                    layer: Any = cache.layers[self.layer_idx]
-                    return layer.keys, layer.values
-                past_key_values.is_updated[self.layer_idx] = True
-        states = hidden_states if key_value_states is None else key_value_states
+        is_cross = key_value_states is not None
+        states = key_value_states if is_cross else hidden_states
+        is_pair = isinstance(past_key_values, EncoderDecoderCache)
+        if is_cross and is_pair and past_key_values.is_updated.get(self.layer_idx):
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            return layer.keys, layer.values
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
+        # A cache that is no pair holds the decoder's own keys and values only.
+        cache = None if is_cross else past_key_values
+        if is_cross and is_pair:
+            cache = past_key_values.cross_attention_cache
+            past_key_values.is_updated[self.layer_idx] = True
+        elif is_pair:
+            cache = past_key_values.self_attention_cache
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         return key, value
 
 
-register_fast_path(nn.Linear, "forward")
-register_fast_path(VaswaniAttention, "scores", "weights", "forward", "attend", "keys_and_values")
-
-
-def _unfolded(weights: torch.Tensor, rows: int, length: int) -> torch.Tensor:
+def _unfolded(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
     """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
-    return weights if weights.shape[0] == rows else weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+    if weights.shape[0] == num_rows:
+        return weights
+    return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
 
 
 class LearnedScores(VaswaniAttention):
@@ -569,6 +665,7 @@ class LearnedScores(VaswaniAttention):
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
 
+@fast_path("attend")
 class GeneralAttention(LearnedScores):
     """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
 
@@ -590,31 +687,38 @@ class AdditiveLinearAttention(LearnedScores):
     """w_q q + w_k k: `score_query` and `score_key` [H, K]."""
 
     def score_parameters(self):
-        return dict.fromkeys(("score_query", "score_key"), (self.d_k, 2 * self.d_k))
+        return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        of_query = torch.matmul(query, self.score_query[..., None])
-        return of_query + torch.matmul(key, self.score_key[..., None]).transpose(2, 3)
+        of_query = torch.matmul(query, self.score_query[..., None])  # [B, H, T, 1]
+        of_key = torch.matmul(key, self.score_key[..., None])  # [B, H, S, 1]
+        return of_query + of_key.transpose(2, 3)
 
 
 class AdditiveAttention(LearnedScores):
     """v tanh(W q + U k): `score_query` and `score_key` [H, K * K], `score_vector` [H, K]."""
 
     def score_parameters(self):
-        matrices = dict.fromkeys(("score_query", "score_key"), (self.d_k**2, 2 * self.d_k))
-        # The square of tanh of a variable of variance 1 is 0.39 on average.
-        return matrices | {"score_vector": (self.d_k, 0.39 * self.d_k)}
+        return {
+            "score_query": (self.d_k**2, 2 * self.d_k),
+            "score_key": (self.d_k**2, 2 * self.d_k),
+            # The square of tanh of a variable of variance 1 is 0.39 on average.
+            "score_vector": (self.d_k, 0.39 * self.d_k),
+        }
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        weights = (weight.view(-1, self.d_k, self.d_k) for weight in (self.score_query, self.score_key))
-        query, key = (torch.matmul(states, weight) for states, weight in zip((query, key), weights, strict=True))
-        # [B, H, T, S, K]
-        summed = (query.unsqueeze(3) + key.unsqueeze(2)).tanh_()
-        return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)
+        query = torch.matmul(query, self.score_query.view(-1, self.d_k, self.d_k))  # [B, H, T, K]
+        key = torch.matmul(key, self.score_key.view(-1, self.d_k, self.d_k))  # [B, H, S, K]
+        summed = (query.unsqueeze(3) + key.unsqueeze(2)).tanh_()  # [B, H, T, S, K]
+        return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)  # [B, H, T, S]
 
 
 # Scores that a factor does not express; the others are those of `VaswaniAttention` itself.
 OTHER_SCORES = {"general": GeneralAttention, "additive_linear": AdditiveLinearAttention, "additive": AdditiveAttention}
 # Scores without a fused kernel.
 UNFUSED_SCORES = ("additive_linear", "additive")
-register_fast_path(GeneralAttention, "attend")
+
+
+def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
+    """The class of a config's self-attention, or of its cross-attention."""
+    return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

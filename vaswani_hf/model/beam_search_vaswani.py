@@ -5,12 +5,17 @@ The rules are those of transformers: each step looks at twice as many candidates
 ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
 without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the
 paper takes, limits per sentence, and sentences that leave as soon as nothing can change their result.
+
+`BeamSearch` receives what decides about a search: the decoders, the candidate selection, the scorer and the stopping rule.
+`generate(..., search=SearchStrategies(...))` passes others than those that follow from the settings.
+
 Letters of shapes: B sentences at the start, N sentences still searched, K beams, C candidates, R results per sentence,
-T tokens so far with the prompt, V target vocabulary.
+T tokens so far with the prompt, P prompt length, S source length, V target vocabulary.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -20,7 +25,7 @@ from transformers import GenerationConfig, PrefixConstrainedLogitsProcessor
 from transformers.generation import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 
 from .attention_vaswani import needs_sync
-from .decoding_vaswani import TreeKVCache, gather_beams
+from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
 # The score of what does not exist, as in transformers; everything real is far above half of it.
 NEG_INF = -1e9
@@ -30,7 +35,7 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class Candidates:
-    """Ways to go on, best first unless they were sampled."""
+    """Ways to go on, best first unless `do_sample` is set."""
 
     scores: torch.Tensor  # [N, C] float32, summed log-probabilities
     parents: torch.Tensor  # [N, C] int64, the beam that is extended
@@ -54,8 +59,41 @@ class Decoder(Protocol):
         """Keep these sentences [N'] only."""
 
 
-# Log-probabilities [N, K, V], scores [N, K] and the number of candidates to the candidates.
-ChooseCandidates = Callable[[torch.Tensor, torch.Tensor, int], Candidates]
+class CandidateSelection(Protocol):
+    """Chooses the candidates of each step."""
+
+    def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
+        """The best `search.num_candidates` ways to go on; ways that do not exist have the score `NEG_INF`.
+
+        Args:
+            search (BeamSearch): With the beams: `scores` [N, K], `sequences` [N, K, T], and `parents` [N, K], the beams of the
+                step before that they go on from. `sentences` [N] are the numbers of the sentences in the batch.
+            log_probs (torch.Tensor): [N, K, V], or [N, 1, V] before the first token, when all beams are alike.
+        """
+
+
+class Scorer(Protocol):
+    """Scores translations; the one with the highest score is the best."""
+
+    def __call__(self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None) -> torch.Tensor:
+        """The scores for summed log-probabilities [...] of `length` new tokens (int or broadcastable), `</s>` included.
+
+        `coverage` [...] is the `coverage_score`; None without a coverage penalty, and if the stopping rule asks.
+        """
+
+
+class StoppingRule(Protocol):
+    """Decides when the search of a sentence ends before its limit."""
+
+    def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+        """[N] bool: a longer translation may still change the results.
+
+        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF where there are fewer; `best` [N] is
+        the highest summed log-probability of the candidates that go on.
+        """
+
+    def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
+        """[N] bool: the sentence has as many translations as it may have, whatever could still come."""
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
@@ -75,6 +113,99 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
     # A token that nothing has attended to would cost infinitely much.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
+
+
+class PenaltyScorer:
+    """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq. 14)."""
+
+    def __init__(self, config: GenerationConfig):
+        self.config = config
+
+    def __call__(self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None) -> torch.Tensor:
+        scores = log_probs / length_penalty(length, self.config)
+        return scores if coverage is None else scores + self.config.coverage_penalty * coverage
+
+
+def has_exact_bound(config: GenerationConfig) -> bool:
+    """True if `early_stopping` asks for the bound of all possible lengths.
+
+    transformers has this bound for "never" only. For False it compares by the present length, which is exact for scores
+    that are not divided by the length; with the penalty of Wu et al. False is exact here too.
+    """
+    is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
+    return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
+
+
+class EarlyStopping:
+    """The stopping rule of the settings, `early_stopping`: a search ends when no longer translation can win.
+
+    Args:
+        config (GenerationConfig): The settings; a sentence is full if `num_beams` translations have finished.
+        num_sentences (int): B.
+        num_counted (int): The number of results that a longer translation must not change.
+        device (torch.device): Where the search is.
+
+    Attributes:
+        is_exact (torch.Tensor): [B] bool, the bound is that of all possible lengths.
+        stops_when_full (torch.Tensor): [B] bool, the search ends as soon as the sentence is full.
+    """
+
+    def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
+        self.num_counted = num_counted
+        self.num_full = config.num_beams
+        self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
+        self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
+
+    def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+        # NEG_INF while fewer than count have finished: then anything may improve.
+        worst = finished[:, self.num_counted - 1]
+        length: Any = search.num_new
+        if search.config.length_penalty > 0:
+            limits = search.limits[search.sentences]
+            length = torch.where(self.is_exact[search.sentences], limits, search.num_new)
+        return search.scorer(best, length) > worst
+
+    def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
+        return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+
+
+@dataclass(frozen=True)
+class SearchStrategies:
+    """What decides about a search, for `generate(..., search=SearchStrategies(...))`.
+
+    A strategy that is None follows from the settings of `generate`.
+
+    Args:
+        ensemble (Sequence): Further models whose probabilities are averaged with those of the model.
+        must_contain (Sequence, optional): For each sentence the phrases that its translation contains, lists of token ids. They
+            need a candidate selection and a stopping rule of their own.
+        warns_of_unmet (bool): Warn of phrases that a translation lacks.
+        candidates (CandidateSelection, optional): By default the best candidates, with `do_sample` drawn ones.
+        scorer (Scorer, optional): By default `PenaltyScorer`.
+        stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
+    """
+
+    ensemble: Sequence[Any] = ()
+    must_contain: Sequence[Any] | None = None
+    warns_of_unmet: bool = True
+    candidates: CandidateSelection | None = None
+    scorer: Scorer | None = None
+    stopping_rule: StoppingRule | None = None
+
+    @property
+    def own(self) -> list[str]:
+        """The names of the strategies that do not follow from the settings."""
+        return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
+
+
+def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
+    """The candidate selection of beam search."""
+    return top_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
+
+
+def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
+    """The candidate selection of beam sampling."""
+    return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
@@ -125,7 +256,8 @@ def chunk_size(num_classes: int) -> int:
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
     """Ways to go on, drawn without replacement in proportion to their probability, in the order drawn."""
-    num_classes, total = log_probs.shape[2], (log_probs + scores.unsqueeze(2)).flatten(1)
+    num_classes = log_probs.shape[2]
+    total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
     # What `torch.multinomial` does after it has waited for the device to look at the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
@@ -137,7 +269,8 @@ class SentenceError(ValueError):
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)
-        self.sentence, self.text = sentence, text
+        self.sentence = sentence
+        self.text = text
 
     @property
     def place(self) -> str:
@@ -227,6 +360,15 @@ class DeferredReader:
         return before
 
 
+def fill_token(config: GenerationConfig) -> int:
+    """The token that fills up rows after the end, as in transformers: with beams `</s>` where `<pad>` is 0."""
+    pad = config._pad_token_tensor
+    eos = config._eos_token_tensor
+    if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
+        return int(pad)
+    return -1 if eos is None else int(eos[0])
+
+
 def has_foreign_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
     """True if a rule is the caller's own: it may follow each row by its tokens, and a sentence that left has no row."""
     kinds = {type(rule) for rule in (*processors, *criteria)}
@@ -243,18 +385,18 @@ class BeamSearch:
         decoders: Those of one model, or of several models whose probabilities are averaged.
         prompt: [B, P] int64, with which each translation begins.
         limits: [B] int64, new tokens at most.
-        sentences: [N] int64, those of the batch that are searched; all of them by default.
+        candidates: Chooses the candidates of a step.
+        scorer: Scores finished translations.
+        stopping_rule: Decides when the search of a sentence ends.
+        sentences: [N] int64, those of the batch that are searched.
         source_mask: [B, S], for the coverage.
         processors: See and change log-probabilities.
         criteria: See candidates; `</s>` and the limits need none.
+        rows_per_sentence: Processors and criteria see as many beams or candidates of a sentence in a call; by default all.
         excluded: The class that no translation contains, the padding.
-        choose: Chooses the candidates of a step.
         reader: Defers reading from the device; only for searches in which a step more has no effect.
         transformers_compatible: All sentences stay to the end, and the steps are those of transformers.
     """
-
-    # Attributes with a row for each sentence that is still searched.
-    per_sentence: tuple[str, ...] = ("sentences", "paths", "scores", "parents", "is_open", "is_improvable")
 
     def __init__(
         self,
@@ -263,82 +405,73 @@ class BeamSearch:
         prompt: torch.Tensor,
         limits: torch.Tensor,
         *,
-        sentences: torch.Tensor | None = None,
-        source_mask: torch.Tensor | None = None,
-        processors: Sequence[Any] = (),
-        criteria: Sequence[Any] = (),
-        excluded: int | None = None,
-        choose: ChooseCandidates = top_candidates,
-        reader: DeferredReader | None = None,
-        transformers_compatible: bool = False,
+        candidates: CandidateSelection,
+        scorer: Scorer,
+        stopping_rule: StoppingRule,
+        sentences: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        processors: Sequence[Any],
+        criteria: Sequence[Any],
+        rows_per_sentence: int | None,
+        excluded: int | None,
+        reader: DeferredReader | None,
+        transformers_compatible: bool,
     ):
         self.config = config
         self.decoders = decoders
         self.limits = limits
+        self.candidates = candidates
+        self.scorer = scorer
+        self.stopping_rule = stopping_rule
+        self.sentences = sentences
         self.source_mask = source_mask
         self.processors = LogitsProcessorList(processors)
         self.criteria = StoppingCriteriaList(criteria)
+        self.rows_per_sentence = rows_per_sentence
         self.excluded = excluded
-        self.choose = choose
         self.reader = reader
         self.transformers_compatible = transformers_compatible
-        device = prompt.device
-        self.sentences = torch.arange(len(prompt), device=device) if sentences is None else sentences
-        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
         self.may_leave = not (transformers_compatible or has_foreign_rules(processors, criteria))
-
-        # Special tokens.
-        self.eos = config._eos_token_tensor
-        num_ends = 0 if self.eos is None else len(self.eos)
-        pad = config._pad_token_tensor
-        # What fills up after the end, as in transformers: with beams, `</s>` where `<pad>` is 0.
-        if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and self.eos is not None)):
-            self.fill = int(pad)
-        elif self.eos is not None:
-            self.fill = int(self.eos[0])
-        else:
-            self.fill = -1
-        self.pad = self.fill if pad is None else int(pad)
-
-        # Numbers of beams and candidates.
-        self.num_beams = config.num_beams
-        # A sentence is full if so many have finished.
-        self.num_full = config.num_beams
-        self.num_candidates = max(2, 1 + num_ends) * config.num_beams
-
-        # The stopping rule. The search of a sentence ends when nothing longer can win. transformers has that bound for
-        # "never" only, and otherwise a guess that is right where scores are not divided by the length.
-        is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
-        is_exact = config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
-        self.is_exact = torch.full_like(limits, is_exact, dtype=torch.bool)
-        self.stops_when_full = torch.full_like(self.is_exact, config.early_stopping is True)
-        # A processor may raise scores, against which no bound holds; then as many count as in transformers.
-        knows_all = is_exact and not transformers_compatible and not processors
-        self.num_counted = config.num_return_sequences if knows_all else config.num_beams
         # Nothing closes before something has ended. Reading from a CPU is cheap, so the search asks that first.
         self.asks_first = not (config.do_sample or needs_sync(limits))
 
-        # The state of the search.
-        batch, self.prompt_length = prompt.shape
+        # Tokens and numbers of tokens.
+        self.eos = config._eos_token_tensor
+        self.fill = fill_token(config)
+        self.pad = self.fill if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
+
+        # Numbers of beams and candidates.
+        num_ends = 0 if self.eos is None else len(self.eos)
+        self.num_beams = config.num_beams
+        self.num_candidates = max(2, 1 + num_ends) * config.num_beams
+
+        # The beams. All of them begin alike, so only the first one counts.
+        num_searched = len(sentences)
+        self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        self.is_over = False
         # [B, K, T, 1]: tokens. As in transformers, [B, K, T, 2]: also the row of the beam that each one was added to.
-        paths = prompt.view(batch, 1, -1, 1).expand(-1, self.num_beams, -1, -1)
+        paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
-        self.paths = paths[self.sentences]
-        # All beams begin alike: only the first one counts.
-        self.scores = torch.full((len(self.sentences), self.num_beams), NEG_INF, device=device)
+        self.paths = paths[sentences]  # [N, K, T, 1 or 2]
+        self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # The beams of the step before that these go on from.
+        # [N, K] int64: the beams of the step before that these go on from; set by the first step.
         self.parents: torch.Tensor
-        self.is_open = torch.ones(len(self.sentences), dtype=torch.bool, device=device)
+
+        # Which sentences go on.
+        self.is_over = False
+        self.is_open = torch.ones(num_searched, dtype=torch.bool, device=prompt.device)
         self.is_improvable = self.is_open
         self.num_searched = self.is_open.sum()
-        self.finished_scores = torch.full((batch, self.num_beams), NEG_INF, device=device)
-        self.finished_lengths = torch.zeros(batch, self.num_beams, dtype=torch.int64, device=device)
+
+        # Finished translations of all sentences, best first.
+        self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
+        self.finished_lengths = torch.zeros(len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device)
         self.finished_paths = paths.clone()
-        self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=device)
+        self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
+
         # Outputs of each step, recorded as transformers does.
         self.step_scores: list[torch.Tensor] = []
         self.step_logits: list[torch.Tensor] = []
@@ -367,7 +500,7 @@ class BeamSearch:
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
-        candidates = self._candidates(log_probs)
+        candidates = self.candidates(self, log_probs)
         self.num_new += 1
         paths = self._extended(candidates)
         ended = self._ended(candidates, paths)
@@ -438,8 +571,7 @@ class BeamSearch:
         # Any class but the excluded one, which is overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.processors:
-            log_probs = log_probs.expand(-1, self.num_beams, -1)
-            log_probs = self._in_full_batch(self.processors, self.sequences, log_probs)
+            log_probs = self._processed(log_probs.expand(-1, self.num_beams, -1))
         if self.transformers_compatible and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
         if self.transformers_compatible and self.config.output_scores:
@@ -448,27 +580,46 @@ class BeamSearch:
             log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
         return log_probs, checked
 
-    def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
-        """The result of a processor or criterion for these [N, K, ...].
+    def _rows(self, values: torch.Tensor) -> torch.Tensor:
+        """The values [N, K, ...] as rows [B * K, ...] for processors and criteria.
 
         Each row has the place in the batch that it had before other sentences left, because rules may keep a state by rows.
         """
-        rows = []
-        for values in arguments:
-            full = values.new_zeros(len(self.limits), *values.shape[1:])
-            rows.append(full.index_copy_(0, self.sentences, values).flatten(0, 1))
-        return function(*rows).unflatten(0, (len(self.limits), -1))[self.sentences]
+        full = values.new_zeros(len(self.limits), *values.shape[1:])
+        return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
-    def _candidates(self, log_probs: torch.Tensor) -> Candidates:
-        return self.choose(log_probs, self.scores[:, : log_probs.shape[1]], self.num_candidates)
+    def _of_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """The values [N, K, ...] of rows [B * K, ...], the reverse of `_rows`."""
+        return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
+
+    def _processed(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """The log-probabilities [N, K, V] behind the processors."""
+        size = self.rows_per_sentence or self.num_beams
+        parts = []
+        for start in range(0, self.num_beams, size):
+            beams = slice(start, start + size)
+            rows = self.processors(self._rows(self.sequences[:, beams]), self._rows(log_probs[:, beams]))
+            parts.append(self._of_rows(rows))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _stopped(self, sequences: torch.Tensor) -> torch.Tensor:
+        """[N, C] bool: a criterion of the caller ends the candidate [N, C, T + 1]."""
+        scores = tuple(self.step_scores) or None
+        size = self.rows_per_sentence or sequences.shape[1]
+        parts = []
+        for start in range(0, sequences.shape[1], size):
+            rows = self.criteria(self._rows(sequences[:, start : start + size]), scores)
+            parts.append(self._of_rows(rows))
+        return torch.cat(parts, dim=1)
 
     def _extended(self, candidates: Candidates) -> torch.Tensor:
         """The candidates' paths [N, C, T + 1, 1 or 2]."""
-        new = candidates.tokens.unsqueeze(2)
+        new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.transformers_compatible:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
-            new = torch.stack((candidates.tokens, rows), dim=2)
-        return torch.cat((gather_beams(self.paths, candidates.parents), new.view(*new.shape[:2], 1, -1)), dim=2)
+            new = torch.stack((candidates.tokens, rows), dim=2)  # [N, C, 2]
+        paths = gather_beams(self.paths, candidates.parents)  # [N, C, T, 1 or 2]
+        return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def _ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
         """[N, C] bool: `</s>`, the limit or a criterion of the caller's ends the candidate."""
@@ -481,8 +632,7 @@ class BeamSearch:
         if self.num_new >= self.first_limit:
             ended |= (self.limits[self.sentences] <= self.num_new).unsqueeze(1)
         if self.criteria:
-            scores = tuple(self.step_scores) or None
-            ended |= self._in_full_batch(lambda sequences: self.criteria(sequences, scores), paths[..., 0])
+            ended |= self._stopped(paths[..., 0])
         return ended
 
     def _finish(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
@@ -492,14 +642,13 @@ class BeamSearch:
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
-        scores = scores / length_penalty(self.num_new, self.config)
+        coverage = None
         if self.decoders[0].coverage is not None:
-            coverage = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)
+            attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
             mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-            of_beams = coverage_score(coverage, mask)
-            of_parents = of_beams.gather(1, candidates.parents[:, : self.num_beams])
-            scores = scores + self.config.coverage_penalty * of_parents
-        # Below what does not exist, so that it stays where not as many as beams have finished.
+            coverage = coverage_score(attention, mask).gather(1, candidates.parents[:, : self.num_beams])  # [N, K]
+        scores = self.scorer(scores, self.num_new, coverage)
+        # A lower score than that of finished translations that do not exist.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
@@ -510,12 +659,12 @@ class BeamSearch:
         lengths = torch.cat((self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1)
         self.finished_lengths[self.sentences] = lengths.gather(1, kept)
         num_tokens = max(paths.shape[2], self.finished_paths.shape[2])
-        self.finished_paths = self._filled(self.finished_paths, num_tokens)
-        new = self._filled(paths[:, : self.num_beams], num_tokens)
+        self.finished_paths = self.filled(self.finished_paths, num_tokens)
+        new = self.filled(paths[:, : self.num_beams], num_tokens)
         both = torch.cat((self.finished_paths[self.sentences], new), dim=1)
         self.finished_paths[self.sentences] = gather_beams(both, kept)
 
-    def _filled(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    def filled(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
         """Paths of so many tokens, with the padding of what has ended after them."""
         missing = num_tokens - paths.shape[2]
         if missing == 0:
@@ -525,14 +674,9 @@ class BeamSearch:
     def _close(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Close the sentences whose results cannot change any more; how many go on, or 0 if the search is over."""
         finished = self.finished_scores[self.sentences]
-        # NEG_INF while fewer than count have finished: then anything may improve.
-        worst = finished[:, self.num_counted - 1]
-        length: Any = self.num_new
-        if self.config.length_penalty > 0:
-            length = torch.where(self.is_exact[self.sentences], self.limits[self.sentences], self.num_new)
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
-        self.is_improvable = self.is_improvable & (best / length_penalty(length, self.config) > worst)
-        is_full = self.stops_when_full[self.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
+        self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
+        is_full = self.stopping_rule.is_full(self, finished)
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
@@ -547,8 +691,12 @@ class BeamSearch:
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
             decoder.select(staying)
-        for name in self.per_sentence:
-            setattr(self, name, getattr(self, name).index_select(0, staying))
+        self.sentences = self.sentences.index_select(0, staying)
+        self.paths = self.paths.index_select(0, staying)
+        self.scores = self.scores.index_select(0, staying)
+        self.parents = self.parents.index_select(0, staying)
+        self.is_open = self.is_open.index_select(0, staying)
+        self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """The best R of each sentence: tokens [B * R, T], scores [B * R] and, as transformers has them, beam indices.
@@ -569,3 +717,83 @@ class BeamSearch:
     def without_translation(self) -> list[int]:
         """The sentences for which the search has found nothing."""
         return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
+
+
+@dataclass
+class SearchTask:
+    """A batch to be searched: what `generate` has prepared, and the strategies."""
+
+    # The model that generates and those of its ensemble, and for each its arguments for all B sentences.
+    models: list[Any]
+    inputs: list[dict[str, Any]]
+    # [B, P] int64, and [B] int64 new tokens at most.
+    prompt: torch.Tensor
+    limits: torch.Tensor
+    # [B, S], for the coverage.
+    source_mask: torch.Tensor | None
+    processors: LogitsProcessorList
+    # Those of the caller: the search checks `</s>` and limits by itself.
+    criteria: list[Any]
+    strategies: SearchStrategies
+    # All sentences stay to the end, and the steps are those of transformers.
+    transformers_compatible: bool
+    # Gets whether this search is over, and returns whether another step is due.
+    goes_on: Callable[[bool], bool]
+
+    def run(
+        self,
+        config: GenerationConfig,
+        *,
+        candidates: CandidateSelection | None = None,
+        stopping_rule: StoppingRule | None = None,
+        sentences: torch.Tensor | None = None,
+        rows_per_sentence: int | None = None,
+    ) -> BeamSearch:
+        """The search, when it is over, of `sentences` [N] int64, or of all; see `BeamSearch` for the other arguments."""
+        device = self.prompt.device
+        if sentences is None:
+            sentences = torch.arange(len(self.prompt), device=device)
+        if candidates is None:
+            candidates = drawn_candidates if config.do_sample else best_candidates
+        if stopping_rule is None:
+            # A processor may raise scores, against which no bound holds; then as many results count as in transformers.
+            is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
+            num_counted = config.num_return_sequences if is_exact else config.num_beams
+            stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
+        decoders = [
+            self._decoder(model, inputs, config) for model, inputs in zip(self.models, self.inputs, strict=True)
+        ]
+        # Reading may be deferred if a step more has no effect: without draws, outputs, and rules or strategies of others.
+        has_foreign_parts = bool(self.processors or self.criteria or self.strategies.own)
+        has_effects = self.transformers_compatible or config.do_sample or has_foreign_parts
+        search = BeamSearch(
+            config,
+            decoders,
+            self.prompt,
+            self.limits,
+            candidates=self.strategies.candidates or candidates,
+            scorer=self.strategies.scorer or PenaltyScorer(config),
+            stopping_rule=self.strategies.stopping_rule or stopping_rule,
+            sentences=sentences,
+            source_mask=self.source_mask,
+            processors=self.processors,
+            criteria=self.criteria,
+            rows_per_sentence=rows_per_sentence,
+            excluded=self.models[0].excluded_class(0.0, None),
+            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
+            transformers_compatible=self.transformers_compatible,
+        )
+        input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
+        # Parts that others have put into the model or the search could need the bookkeeping of autograd; ours does not.
+        is_direct = not (self.processors or self.strategies.own) and all(decoder.is_direct for decoder in decoders)
+        with torch.inference_mode() if is_direct else nullcontext():
+            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
+        return search
+
+    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
+        """The fast decoder if the model permits it and nothing else is asked for, else the general one."""
+        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
+        # Models of other classes have no such attribute.
+        if in_rows or not getattr(model, "supports_fast_path", False):
+            return RowDecoder(model, config, inputs)
+        return TreeAttentionDecoder(model, config, inputs)

@@ -90,44 +90,73 @@ def _is_one_of(*choices: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in choices
 
 
-_TOKENS, _WINDOWS = "a token id (an integer of 0 or more)", "an integer of 0 or more (tokens), a list"
+def _is_none_or(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or test(value)
+
+
+def _is_rate(value: Any) -> bool:
+    return is_number(value) and value < 1
+
+
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+def _is_size(value: Any) -> bool:
+    return is_int(value, 1)
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 ATTENTION_SCORES = ("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive")
-_SCORES = " or ".join([", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]), f'"{ATTENTION_SCORES[-1]}"'])
-# For the fields of a row: the test, and the words that follow "must be".
+_SCORES = ", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]) + f' or "{ATTENTION_SCORES[-1]}"'
+_A_SIZE = (_is_size, "a positive integer")
+_A_SIZE_OR_NONE = (_is_none_or(_is_size), "a positive integer or None")
+_A_RATE = (_is_rate, "a number from 0 up to, but not including, 1")
+_A_SWITCH = (_is_switch, "True or False")
+_A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
+# For each field the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    field: (test, words)
-    for fields_of_rule, test, words in (
-        (
-            "vocab_size d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads "
-            "encoder_ffn_dim decoder_ffn_dim max_position_embeddings",
-            lambda value: is_int(value, 1),
-            "a positive integer",
-        ),
-        ("decoder_vocab_size d_k d_v", lambda value: value is None or is_int(value, 1), "a positive integer or None"),
-        (
-            "dropout attention_dropout activation_dropout label_smoothing",
-            lambda value: is_number(value) and value < 1,
-            "a number from 0 up to, but not including, 1",
-        ),
-        ("label_smoothing_form", _is_one_of("t2t", "torch"), '"t2t" or "torch"'),
-        ("norm_position", _is_one_of("post", "pre"), '"post" or "pre"'),
-        ("position_embedding", _is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
-        ("attention_score", _is_one_of(*ATTENTION_SCORES), _SCORES),
-        ("cross_attention_score", lambda v: v is None or _is_one_of(*ATTENTION_SCORES)(v), f"{_SCORES}, or None"),
-        ("attention_window", partial(_are_ints, may_be_none=True), f"{_WINDOWS} with one per layer or None"),
-        ("activation_function", _is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
-        ("layer_norm_eps", lambda value: is_number(value) and value > 0, "a positive number"),
-        ("initializer_range", lambda v: v is None or (is_number(v) and v > 0), "a positive number or None"),
-        (
-            "attention_bias scale_embedding share_encoder_decoder_embeddings tie_word_embeddings use_cache",
-            lambda value: isinstance(value, bool),
-            "True or False",
-        ),
-        ("is_encoder_decoder", lambda value: value is True, "True: the model is an encoder and a decoder"),
-        ("bos_token_id pad_token_id decoder_start_token_id", lambda v: v is None or is_int(v), f"{_TOKENS} or None"),
-        ("eos_token_id", lambda v: v is None or _are_ints(v), f"{_TOKENS}, a list of them or None"),
-    )
-    for field in fields_of_rule.split()
+    "vocab_size": _A_SIZE,
+    "decoder_vocab_size": _A_SIZE_OR_NONE,
+    "d_model": _A_SIZE,
+    "encoder_layers": _A_SIZE,
+    "decoder_layers": _A_SIZE,
+    "encoder_attention_heads": _A_SIZE,
+    "decoder_attention_heads": _A_SIZE,
+    "encoder_ffn_dim": _A_SIZE,
+    "decoder_ffn_dim": _A_SIZE,
+    "d_k": _A_SIZE_OR_NONE,
+    "d_v": _A_SIZE_OR_NONE,
+    "dropout": _A_RATE,
+    "attention_dropout": _A_RATE,
+    "activation_dropout": _A_RATE,
+    "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
+    "layer_norm_eps": (_is_positive, "a positive number"),
+    "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+    "max_position_embeddings": _A_SIZE,
+    "scale_embedding": _A_SWITCH,
+    "share_encoder_decoder_embeddings": _A_SWITCH,
+    "tie_word_embeddings": _A_SWITCH,
+    "attention_score": (_is_one_of(*ATTENTION_SCORES), _SCORES),
+    "cross_attention_score": (_is_none_or(_is_one_of(*ATTENTION_SCORES)), f"{_SCORES}, or None"),
+    "attention_window": (
+        partial(_are_ints, may_be_none=True),
+        "an integer of 0 or more (tokens), a list with one per layer or None",
+    ),
+    "attention_bias": _A_SWITCH,
+    "initializer_range": (_is_none_or(_is_positive), "a positive number or None"),
+    "label_smoothing": _A_RATE,
+    "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
+    "use_cache": _A_SWITCH,
+    "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
+    "bos_token_id": _A_TOKEN_OR_NONE,
+    "pad_token_id": _A_TOKEN_OR_NONE,
+    "eos_token_id": (_is_none_or(_are_ints), "a token id (an integer of 0 or more), a list of them or None"),
+    "decoder_start_token_id": _A_TOKEN_OR_NONE,
 }
 
 
@@ -231,8 +260,11 @@ class VaswaniConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if (rule := _RULES.get(self.attribute_map.get(name, name))) is not None and not rule[0](value):
-            raise ValueError(f"`{name}` must be {rule[1]}, but is {value!r}.")
+        field = self.attribute_map.get(name, name)
+        if field in _RULES:
+            is_possible, words = _RULES[field]
+            if not is_possible(value):
+                raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
@@ -247,7 +279,8 @@ class VaswaniConfig(PreTrainedConfig):
                 setattr(self, field, kwargs.pop(alias))
         heads = self.encoder_attention_heads
         if heads == self.decoder_attention_heads and self.d_model % heads == 0:
-            self.d_k, self.d_v = self.d_k or self.d_model // heads, self.d_v or self.d_model // heads
+            self.d_k = self.d_k or self.d_model // heads
+            self.d_v = self.d_v or self.d_model // heads
         super().__post_init__(**kwargs)
         self.validate_architecture()
 
@@ -274,20 +307,25 @@ class VaswaniConfig(PreTrainedConfig):
                 f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is {self.decoder_vocab_size} and "
                 f"not {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
             )
-        depths, windows = (self.encoder_layers, self.decoder_layers), self.attention_window
+        depths = (self.encoder_layers, self.decoder_layers)
+        windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise ValueError(
                 f"`attention_window` must have one entry per layer, {max(depths)} for both stacks or {sum(depths)} for the "
                 f"encoder's and then the decoder's, but has {len(windows)}."
             )
-        ids: list[Any] = [("target", self.decoder_vocab_size, "eos_token_id", end) for end in eos_token_ids(self)]
+        for end in eos_token_ids(self):
+            self._require_class("eos_token_id", end, "target", self.decoder_vocab_size)
         for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
-            ids.append(("target", self.decoder_vocab_size, name, getattr(self, name)))
-        for side, size, name, token_id in [*ids, ("source", self.vocab_size, "pad_token_id", self.pad_token_id)]:
-            if token_id is not None and token_id >= size:
-                raise ValueError(
-                    f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
-                )
+            self._require_class(name, getattr(self, name), "target", self.decoder_vocab_size)
+        self._require_class("pad_token_id", self.pad_token_id, "source", self.vocab_size)
+
+    @staticmethod
+    def _require_class(name: str, token_id: int | None, side: str, size: Any) -> None:
+        if token_id is not None and token_id >= size:
+            raise ValueError(
+                f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
+            )
 
     def score_of(self, is_cross: bool) -> str:
         """The score of self-attention or of cross-attention."""
@@ -295,11 +333,14 @@ class VaswaniConfig(PreTrainedConfig):
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
         """`attention_window` for each layer of the decoder, whose self-attention is causal, or the encoder; None for all."""
-        windows, depths = self.attention_window, (self.encoder_layers, self.decoder_layers)
-        windows = windows if isinstance(windows, (list, tuple)) else [windows] * max(depths)
+        depths = (self.encoder_layers, self.decoder_layers)
+        windows = self.attention_window
+        if not isinstance(windows, (list, tuple)):
+            windows = [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
+        depth = self.decoder_layers if is_causal else self.encoder_layers
         # No tensor holds larger integers than 2^63, and no sequence as many tokens.
-        return [r if r is None else min(r, 2**40) for r in windows[first : first + depths[is_causal]]]
+        return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
@@ -308,9 +349,10 @@ class VaswaniConfig(PreTrainedConfig):
         A name that is no field is refused, or ignored with a warning where transformers wrote the file.
 
         Raises:
-            ValueError: If it is of another kind of model, or a keyword that nobody else receives is all but the name of a field.
+            ValueError: If it is of another kind of model, or a keyword is nearly the name of a field.
         """
-        if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+        found = config_dict.get("model_type", cls.model_type)
+        if found != cls.model_type:
             raise ValueError(
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; take its class."
             )
@@ -329,7 +371,8 @@ class VaswaniConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Saves the config with the code of the model, so that both load where this package is not installed."""
         saved = copy.copy(self)
-        saved.auto_map, saved.custom_pipelines = dict(AUTO_MAP), CUSTOM_PIPELINES
+        saved.auto_map = dict(AUTO_MAP)
+        saved.custom_pipelines = CUSTOM_PIPELINES
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
 

@@ -1,9 +1,11 @@
-"""One decoding step for all beams of all sentences, as a search asks a model for it; which beams go on is the search's.
+"""One decoding step for all beams of all sentences, as a search asks a model for it; the search decides which beams go on.
 
-This file travels with every checkpoint because `generate` decodes through it. Of two ways to the same logits `TreeAttentionDecoder` is
-the fast one: the layers see the beams of a sentence as positions of one sequence, so that keys and values of the source exist
-once per sentence and those of the target once per token; a mask says which are a beam's own. `RowDecoder` is the general
-one: one row per beam through the model's forward, with any cache, any attention implementation and anything recorded.
+This file travels with every checkpoint because `generate` decodes through it. There are two decoders with the same logits:
+- `TreeAttentionDecoder` is the fast one. The layers see the beams of a sentence as positions of one sequence, so that keys
+  and values of the source exist once per sentence and those of the target once per token; a mask says which are a beam's own.
+- `RowDecoder` is the general one: one row per beam through the model's `forward`, with any cache, any attention
+  implementation and anything recorded.
+
 Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source length,
 M tokens in the tree, H heads, D model width, V target vocabulary.
 """
@@ -20,7 +22,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
-from .layers_vaswani import VaswaniDecoderLayer
 
 # Steps that the tree gets capacity for at once; it is pruned when that is used up.
 STEPS_PER_CAPACITY = 16
@@ -99,9 +100,8 @@ class TreeKVCache:
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
-        for name in ("visible", "positions"):
-            if (value := getattr(self, name)) is not None:
-                setattr(self, name, value.index_select(0, sentences))
+        self.visible = _selected(self.visible, sentences)
+        self.positions = _selected(self.positions, sentences)
 
     @property
     def is_nearly_full(self) -> bool:
@@ -116,37 +116,43 @@ class TreeKVCache:
         """Drop tokens that no beam descends from, and make capacity for more."""
         # Those counted a step ago, and each beam's new one.
         length = min(self.length, self.num_living + num_beams)
-        entries = None
-        if length < self.length:
-            # A sentence with fewer keeps some dead ones, which stay invisible.
-            entries = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
         capacity = length + STEPS_PER_CAPACITY * num_beams
+        kept = None
+        if length < self.length:
+            # A sentence with fewer living tokens keeps some dead ones, which stay invisible.
+            kept = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # [N, length]
         # Layer by layer, so that no more than one layer is held twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
-                kept = old[:, :, :length] if entries is None else old.take_along_dim(entries[:, None, :, None], dim=2)
-                store[layer_idx] = old.new_empty(*old.shape[:2], capacity, old.shape[3])
-                store[layer_idx][:, :, :length] = kept
-        if (visible := self.visible) is not None:
-            kept = visible[:, :, :length] if entries is None else visible.take_along_dim(entries[:, None], dim=2)
-            self.visible = nn.functional.pad(kept, (0, capacity - length), value=torch.finfo(self.dtype).min)
+                entries = None if kept is None else kept[:, None, :, None]
+                store[layer_idx] = old.new_empty(*old.shape[:2], capacity, old.shape[3])  # [N, H, capacity, K]
+                store[layer_idx][:, :, :length] = _entries(old, entries, 2, length)
+        if self.visible is not None:
+            entries = None if kept is None else kept[:, None]
+            visible = _entries(self.visible, entries, 2, length)
+            self.visible = nn.functional.pad(visible, (0, capacity - length), value=torch.finfo(self.dtype).min)
         if self.positions is not None:
-            kept = self.positions[:, :length] if entries is None else self.positions.gather(1, entries)
-            self.positions = nn.functional.pad(kept, (0, capacity - length))
+            positions = _entries(self.positions, kept, 1, length)
+            self.positions = nn.functional.pad(positions, (0, capacity - length))
         self.length = length
         self.capacity = capacity
         self.num_living = sys.maxsize
 
 
+def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor | None:
+    return None if values is None else values.index_select(0, rows)
+
+
+def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
+    """These entries of a dimension, or the first `length` ones."""
+    return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
+
+
 class AttentionStep:
-    """An attention for decoding steps, for one that `supports_fast_path`: `forward` without calls of modules.
+    """The `forward` of an attention without calls of modules, for decoding steps and an attention that `supports_fast_path`.
 
-    It attends by the attention's own `attend`, or by `attend_fused` where that declares it.
-
-    Args:
-        attention (VaswaniAttention): The attention.
-        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
-        is_cross (bool): True if it attends to the source.
+    It attends by the attention's own `attend`, or by `attend_fused` if the attention supports the fused kernel. The keys
+    and values of the source must be in the cache.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -173,7 +179,7 @@ class AttentionStep:
     ) -> torch.Tensor:
         """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
         linear = nn.functional.linear
-        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)
+        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
         if self.is_cross:
             layer = self.source[self.layer_idx]
             key = layer.keys
@@ -181,7 +187,7 @@ class AttentionStep:
         else:
             key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
             value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
-            key, value = self.own.update(key, value, self.layer_idx)
+            key, value = self.own.update(key, value, self.layer_idx)  # [N, H, M, K], [N, H, M, d_v]
         if self.is_fused and recorder is None:
             output = self.attention.attend_fused(query, key, value, mask)
         else:
@@ -190,14 +196,9 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """A decoder layer for decoding steps, for one that `supports_fast_path`, in eval mode.
+    """The `forward` of a `VaswaniDecoderLayer` in eval mode, for decoding steps and a layer that `supports_fast_path`."""
 
-    Args:
-        layer (VaswaniDecoderLayer): The layer.
-        cache (EncoderDecoderCache): Keys and values; those of the source must be there.
-    """
-
-    def __init__(self, layer: VaswaniDecoderLayer, cache: EncoderDecoderCache):
+    def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
         self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
         self.fc1 = (layer.fc1.weight, layer.fc1.bias)
@@ -304,17 +305,21 @@ class TreeAttentionDecoder:
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
             layer.values = layer.values.index_select(0, sentences)
-        for name in ("encoder_states", "position", "source_mask", "coverage"):
-            if (value := getattr(self, name)) is not None:
-                setattr(self, name, value.index_select(0, sentences))
+        self.position = self.position.index_select(0, sentences)
+        self.encoder_states = _selected(self.encoder_states, sentences)
+        self.source_mask = _selected(self.source_mask, sentences)
+        self.coverage = _selected(self.coverage, sentences)
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
-        """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S]."""
+        """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S].
+
+        It is `VaswaniDecoder.forward` with the tree in the place of a cache.
+        """
         decoder = self.decoder
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
-            # Sinusoids are dear to compute at each step. A learned table has an end; beyond it the decoder says so.
+            # Sinusoids take long to compute at each step. A learned table has an end; beyond it the decoder says so.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
@@ -326,11 +331,16 @@ class TreeAttentionDecoder:
             states = states.view(*input_ids.shape, -1)
         else:
             for layer, mask in zip(decoder.layers, masks, strict=True):
-                source = (self.encoder_states, self.source_mask)
-                states = layer(states, mask, *source, past_key_values=self.cache, attention_recorder=recorder)
+                states = layer(
+                    states,
+                    mask,
+                    self.encoder_states,
+                    self.source_mask,
+                    past_key_values=self.cache,
+                    attention_recorder=recorder,
+                )
         self.tree.length += input_ids.shape[1]
-        states = decoder.layer_norm(states) if self.model.config.norm_position == "pre" else states
-        return states, None if recorder is None else recorder.weights[last]
+        return decoder.final_norm(states), None if recorder is None else recorder.weights[last]
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -343,6 +353,10 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 class RowDecoder:
     """Decoding steps through the model's forward; `model_kwargs` of `generate` have B sources, and targets in B * K rows."""
 
+    # The steps are those of the model, and there is no tree.
+    is_direct = False
+    tree: TreeKVCache | None = None
+
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model = model
         self.config = config
@@ -350,76 +364,96 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
+        # What each call has recorded, such as attentions.
         self.recorded: dict[str, tuple] = {}
+        # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
         self.coverage: torch.Tensor | None = None
-        self.tree: TreeKVCache | None = None
         self.recorder: AttentionRecorder | None = None
-        # Steps are those of the model.
-        self.is_direct = False
         if getattr(config, "coverage_penalty", None):
-            self.model_kwargs["attention_recorder"] = self.recorder = AttentionRecorder(
-                [len(model.get_decoder().layers) - 1]
-            )
-        cache = model_kwargs.get("past_key_values") if model.config.is_encoder_decoder else None
-        has_filled_cache = cache is not None and cache.get_seq_length() > 0
-        # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
-        self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
-        if model.config.is_encoder_decoder and not self.shares_sources:
-            states, mask = self.model_kwargs["encoder_outputs"][0], self.model_kwargs.get("attention_mask")
-            mask = None if mask is None else mask.repeat_interleave(self.num_beams, dim=0)
-            states = BaseModelOutput(states.repeat_interleave(self.num_beams, dim=0))
-            self.model_kwargs |= {"encoder_outputs": states, "attention_mask": mask}
+            self.recorder = AttentionRecorder([len(model.get_decoder().layers) - 1])
+            self.model_kwargs["attention_recorder"] = self.recorder
+        self.is_pair = model.config.is_encoder_decoder
+        # True if all beams of a sentence have one row of the source.
+        self.shares_sources = False
+        if self.is_pair:
+            # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
+            cache = model_kwargs.get("past_key_values")
+            has_filled_cache = cache is not None and cache.get_seq_length() > 0
+            self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
+        if self.is_pair and not self.shares_sources:
+            states = model_kwargs["encoder_outputs"][0].repeat_interleave(self.num_beams, dim=0)  # [B * K, S, D]
+            self.model_kwargs["encoder_outputs"] = BaseModelOutput(states)
+            mask = model_kwargs.get("attention_mask")
+            if mask is not None:
+                self.model_kwargs["attention_mask"] = mask.repeat_interleave(self.num_beams, dim=0)  # [B * K, S]
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts, as `TreeAttentionDecoder.start`; logits [B, K, V]."""
         is_first = not self.config.is_assistant
-        return self._take(self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first))
+        outputs = self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first)
+        if self.recorder is not None:
+            self.coverage = self._attention_of_call()
+        return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Read the newest token of each beam, as `TreeAttentionDecoder.step`; logits [N, K, V]."""
+        use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
-            sequences.flatten(0, 1), next_sequence_length=1 if self.config.use_cache else None, **self.model_kwargs
+            sequences.flatten(0, 1), next_sequence_length=1 if use_cache else None, **self.model_kwargs
         )
-        return self._take(self.forward(**inputs, return_dict=True), parents if self.config.use_cache else None)
-
-    def _reorder(self, parents: torch.Tensor) -> None:
-        if (cache := self.model_kwargs.get("past_key_values")) is not None:
-            first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
-            # The beams of a sentence have its source in common: there is nothing to reorder.
-            cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            cache.reorder_cache((parents + first).flatten())
-
-    def _take(self, outputs: Any, parents: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits of a call; its attention is the `coverage` [N, K, S] or, with parents, is added to theirs."""
-        kwargs = self.model_kwargs
+        outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
-            (weights,) = self.recorder.weights.values()
-            if (mask := kwargs.get("decoder_attention_mask")) is not None:
-                weights = weights * mask[:, -weights.shape[1] :, None]
-            covered = weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
-            self.coverage = covered if parents is None else gather_beams(self.coverage, parents) + covered
-        is_pair = self.model.config.is_encoder_decoder
-        self.model_kwargs = self.model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=is_pair)
+            attention = self._attention_of_call()
+            # Without a cache the call has read all tokens again.
+            self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
+        return self._logits_of_call(outputs)
+
+    def _attention_of_call(self) -> torch.Tensor:
+        """The attention [N, K, S] that each source token has had from the tokens of the latest call."""
+        (weights,) = self.recorder.weights.values()  # [N * K, T, S]
+        mask = self.model_kwargs.get("decoder_attention_mask")
+        if mask is not None:
+            weights = weights * mask[:, -weights.shape[1] :, None]
+        return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
+
+    def _logits_of_call(self, outputs: Any) -> torch.Tensor:
+        """The logits [N, K, V] for the next token; what else the call has given is kept."""
+        self.model_kwargs = self.model._update_model_kwargs_for_generation(
+            outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
+        )
         for name in ("cross_attentions", "decoder_attentions", "decoder_hidden_states", "attentions", "hidden_states"):
-            if (values := outputs.get(name)) is not None:
+            values = outputs.get(name)
+            if values is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
 
+    def _reorder(self, parents: torch.Tensor) -> None:
+        cache = self.model_kwargs.get("past_key_values")
+        if cache is None:
+            return
+        # The beams of a sentence have its source in common: there is nothing to reorder.
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
+        own_cache.reorder_cache((parents + first).flatten())
+
     def select(self, sentences: torch.Tensor) -> None:
         """Keep these sentences [N'] only; for dynamic caches."""
-        kwargs, beams = self.model_kwargs, torch.arange(self.num_beams, device=sentences.device)
+        kwargs = self.model_kwargs
+        beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        if (cache := kwargs.get("past_key_values")) is not None:
-            getattr(cache, "self_attention_cache", cache).batch_select_indices(rows)
-        is_pair = self.model.config.is_encoder_decoder
-        sources = sentences if is_pair and self.shares_sources else rows
-        if is_pair:
-            if cache is not None:
-                cache.cross_attention_cache.batch_select_indices(sources)
-            kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][sources])
-        self.coverage = None if self.coverage is None else self.coverage[sentences]
-        for name, kept in (("attention_mask", sources), ("decoder_attention_mask", rows)):
+        # The rows of what belongs to the source; the prompt of a model without a source has a row per beam.
+        source_rows = sentences if self.shares_sources else rows
+        cache = kwargs.get("past_key_values")
+        if cache is not None:
+            own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            own_cache.batch_select_indices(rows)
+        if cache is not None and self.is_pair:
+            cache.cross_attention_cache.batch_select_indices(source_rows)
+        if self.is_pair:
+            kwargs["encoder_outputs"] = BaseModelOutput(kwargs["encoder_outputs"][0][source_rows])
+        self.coverage = _selected(self.coverage, sentences)
+        for name, kept in (("attention_mask", source_rows), ("decoder_attention_mask", rows)):
             if kwargs.get(name) is not None:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
@@ -428,8 +462,10 @@ class RowDecoder:
         self._reorder(parents)
         cache = self.model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):
-            beams = len(cache.self_attention_cache.layers[0].keys)
+            num_rows = len(cache.self_attention_cache.layers[0].keys)
             for layer in cache.cross_attention_cache.layers:
-                both, times = (layer.keys, layer.values), beams // len(layer.keys)
-                layer.keys, layer.values = (one.repeat_interleave(times, dim=0) for one in both) if times > 1 else both
+                times = num_rows // len(layer.keys)
+                if times > 1:
+                    layer.keys = layer.keys.repeat_interleave(times, dim=0)
+                    layer.values = layer.values.repeat_interleave(times, dim=0)
         return cache

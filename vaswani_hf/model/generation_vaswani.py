@@ -8,17 +8,19 @@ Fields of `generation_config` beside those of transformers, each also an argumen
   `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
 Arguments of `generate` alone:
+- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your own, and what
+  the next three arguments say.
 - `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
   with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
   missing phrases, and the field `unmet_phrases` of the outputs has them for each returned sequence.
-- `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself."""
+- `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself.
+"""
 
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -30,19 +32,17 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import attention_masks, decoding_cache, needs_sync
+from .attention_vaswani import attention_masks, decoding_cache
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
-    DeferredReader,
     NotFiniteError,
     NoTranslationError,
+    SearchStrategies,
+    SearchTask,
     forbidding_settings,
-    sample_candidates,
-    top_candidates,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number
-from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -133,62 +133,80 @@ class SentenceLimitCriteria(StoppingCriteria):
         return self.lengths <= input_ids.shape[1]
 
 
-class FiniteLogits(LogitsProcessor):
-    """Notes rows whose logits are NaN or infinite, and goes on with zeros there, so that no step waits; or refuses `at_once`."""
+class RowCheck(LogitsProcessor):
+    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step synchronises.
+
+    Args:
+        at_once (bool): Refuse such a row in the step that finds it.
+    """
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        self.is_broken: Any = False
+        # [B * copies] bool, or nothing before the first step.
+        self.is_marked: torch.Tensor | None = None
+
+    def is_hopeless(self, input_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B * copies] bool twice: the rows without a next token, and those of them to be marked."""
+        raise NotImplementedError
+
+    def error(self, sentence: int) -> Exception:
+        """What is raised for a sentence with such a row."""
+        raise NotImplementedError
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        is_broken = ~scores.amax(dim=-1).isfinite()
-        self.is_broken = self.is_broken | is_broken
+        is_hopeless, is_new = self.is_hopeless(input_ids, scores)
+        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
         if self.at_once:
             self.refuse(len(scores))
-        return scores.masked_fill(is_broken.unsqueeze(1), 0.0)
+        return scores.masked_fill(is_hopeless.unsqueeze(1), 0.0)
 
     def refuse(self, num_sentences: int) -> None:
-        """Refuse such a row of one of these sentences.
-
-        Raises:
-            NotFiniteError: If there is one.
-        """
-        rows = self.is_broken.tolist() if isinstance(self.is_broken, torch.Tensor) else []
+        """Raise the error of the first marked row, for that of so many sentences to which the row belongs."""
+        rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
-            raise NotFiniteError(rows.index(True) * num_sentences // len(rows))
+            raise self.error(rows.index(True) * num_sentences // len(rows))
 
 
-class TokensLeft(LogitsProcessor):
-    """Notes rows for which the processors before this one forbid all tokens, and goes on with any token there; or refuses `at_once`.
+class FiniteLogits(RowCheck):
+    """Refuses rows whose logits are NaN or infinite."""
+
+    def is_hopeless(self, input_ids, scores):
+        is_broken = ~scores.amax(dim=-1).isfinite()
+        return is_broken, is_broken
+
+    def error(self, sentence):
+        return NotFiniteError(sentence)
+
+
+class TokensLeft(RowCheck):
+    """Refuses rows for which the processors before this one forbid all tokens.
 
     `excluded` is the padding class, which no translation contains.
     """
 
-    def __init__(self, prompt: torch.Tensor, config: GenerationConfig, excluded: int | None, at_once: bool):
-        self.prompt_length, self.config, self.at_once = prompt.shape[1], config, at_once
-        pad = config.pad_token_id
-        ends = eos_token_ids(config) + ([] if pad is None else [pad])
-        self.ends = torch.tensor(ends, dtype=torch.int64, device=prompt.device)
-        self.excluded = torch.tensor([] if excluded is None else [excluded], dtype=torch.int64, device=prompt.device)
-        self.is_blocked: Any = False
+    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
+        super().__init__(at_once)
+        self.config = config
+        self.prompt_length = prompt_length
+        self.excluded = excluded
+        # Rows that contain one of these have ended.
+        self.ends = eos_token_ids(config)
+        if config.pad_token_id is not None:
+            self.ends.append(config.pad_token_id)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        is_blocked = scores.index_fill(1, self.excluded, -math.inf).amax(dim=1) == -math.inf
-        has_ended = torch.isin(input_ids[:, self.prompt_length :], self.ends).any(dim=1)
-        self.is_blocked = self.is_blocked | (is_blocked & ~has_ended)
-        if self.at_once:
-            self.refuse(len(scores))
-        return scores.masked_fill(is_blocked.unsqueeze(1), 0.0)
+    def is_hopeless(self, input_ids, scores):
+        if self.excluded is not None:
+            scores = scores.clone()
+            scores[:, self.excluded] = -math.inf
+        is_blocked = scores.amax(dim=1) == -math.inf
+        new_tokens = input_ids[:, self.prompt_length :]
+        has_ended = torch.zeros_like(is_blocked)
+        for end in self.ends:
+            has_ended |= (new_tokens == end).any(dim=1)
+        return is_blocked, is_blocked & ~has_ended
 
-    def refuse(self, num_sentences: int) -> None:
-        """Refuse such a row of one of these sentences.
-
-        Raises:
-            NoTranslationError: If there is one.
-        """
-        rows = self.is_blocked.tolist() if isinstance(self.is_blocked, torch.Tensor) else []
-        if any(rows):
-            raise NoTranslationError(rows.index(True) * num_sentences // len(rows), forbidding_settings(self.config))
+    def error(self, sentence):
+        return NoTranslationError(sentence, forbidding_settings(self.config))
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -231,13 +249,10 @@ class VaswaniGeneration(GenerationMixin):
             # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-        ensemble = kwargs.pop("ensemble", None)
-        ensemble = checked_models(ensemble) if is_filled(ensemble) else None
-        must_contain = kwargs.pop("must_contain", None)
-        must_contain = must_contain if is_filled(must_contain) else None
-        warns_of_unmet = kwargs.pop("warn_of_unmet_phrases", True)
+        strategies = self._strategies(kwargs)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
-        arguments |= {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
+        arguments["logits_processor"] = logits_processor
+        arguments["stopping_criteria"] = stopping_criteria
         if arguments.get("custom_generate") is not None:
             return super().generate(inputs, generation_config, **arguments, **kwargs)
         config, model_kwargs = self._settings(generation_config, kwargs)
@@ -245,38 +260,64 @@ class VaswaniGeneration(GenerationMixin):
         self._complete_masks(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
-        is_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-        streamer = arguments.get("streamer")
-        if is_search and streamer is not None:
-            raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
-        needing_search = [
-            name for name, value in (("ensemble", ensemble), ("must_contain", must_contain)) if value is not None
-        ]
-        for sampling, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
-            if needing_search and not is_search and is_given:
-                raise ValueError(
-                    f"`{needing_search[0]}` needs a search, but `{sampling}` is given; leave it out or set `num_beams` above 1."
-                )
-        if mode == GenerationMode.GREEDY_SEARCH and streamer is None:
-            is_search = bool(needing_search) or not config.return_dict_in_generate
-        if is_search and (tokenizer := model_kwargs.pop("tokenizer", None)) is not None and config.stop_strings:
-            # transformers hands no tokenizer on to a search of others.
-            stop = StopStringCriteria(tokenizer, config.stop_strings)
-            arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), stop])
-            config.stop_strings = None
-        if is_search:
-            return self._generate_by_search(
-                source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
-            )
-        ends = [] if lengths is None else [SentenceLimitCriteria(lengths, config)]
-        arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), *ends])
+        if self._is_searched(mode, config, strategies, arguments.get("streamer")):
+            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
+        if lengths is not None:
+            limit = SentenceLimitCriteria(lengths, config)
+            arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), limit])
         return super().generate(source, config, **arguments, **model_kwargs)
+
+    def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
+        """The strategies among the arguments of `generate`, which are taken out."""
+        strategies = kwargs.pop("search", None) or SearchStrategies()
+        if not isinstance(strategies, SearchStrategies):
+            raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
+        ensemble = kwargs.pop("ensemble", None)
+        must_contain = kwargs.pop("must_contain", None)
+        strategies = replace(
+            strategies,
+            ensemble=checked_models(ensemble if is_filled(ensemble) else strategies.ensemble),
+            must_contain=must_contain if is_filled(must_contain) else strategies.must_contain,
+            warns_of_unmet=kwargs.pop("warn_of_unmet_phrases", strategies.warns_of_unmet),
+        )
+        for name in strategies.own:
+            if strategies.must_contain is not None and name != "scorer":
+                raise ValueError(
+                    f"`must_contain` has a candidate selection and a stopping rule of its own; leave out `{name}` of `search`."
+                )
+        return strategies
+
+    def _is_searched(
+        self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
+    ) -> bool:
+        """True if our search generates, and not transformers' sampling.
+
+        Raises:
+            ValueError: If an argument needs the one and another argument the other.
+        """
+        is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+        if is_beam_search and streamer is not None:
+            raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
+        if is_beam_search:
+            return True
+        needing_search = [f"`{name}` of `search`" for name in strategies.own]
+        if strategies.must_contain is not None:
+            needing_search.insert(0, "`must_contain`")
+        if strategies.ensemble:
+            needing_search.insert(0, "`ensemble`")
+        for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
+            if needing_search and is_given:
+                raise ValueError(
+                    f"{needing_search[0]} needs a search, but `{name}` is given; leave it out or set `num_beams` above 1."
+                )
+        is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
+        return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         # Tokens that are shown are read at once anyway.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
-        left = TokensLeft(input_ids, generation_config, self.excluded_class(0.0, None), at_once)
+        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
         processors = LogitsProcessorList([*logits_processor])
         if not generation_config.remove_invalid_values:
             processors.insert(0, finite)
@@ -340,28 +381,47 @@ class VaswaniGeneration(GenerationMixin):
         if mask is not None:
             model_kwargs["decoder_attention_mask"] = mask.long()
 
-    def _limit_lengths(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
-        """The tokens at most of each sentence and its prompt, [B] int64 or None for no difference; the config gets the most."""
+    def _limit_lengths(
+        self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
+    ) -> torch.Tensor | None:
+        """Set the limit of the batch in the config. Returns those of the sentences, [B] int64 with the prompt, if they differ."""
         has_no_length = config.max_length is None and config.max_new_tokens is None
-        if has_no_length and all(getattr(config, name, None) is None for name in ("max_length_a", "max_length_b")):
+        is_by_source = any(getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b"))
+        if has_no_length and not is_by_source:
             config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
-        prompt, encoded = model_kwargs.get("decoder_input_ids"), model_kwargs.get("encoder_outputs")
+        prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
-        is_learned = self.config.position_embedding == "learned"
-        # The last token is never read.
-        most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
-        tensors = (source, model_kwargs.get("inputs_embeds"), None if encoded is None else encoded[0])
-        source_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
-        by_source = tokens_at_most(config, source_length)
-        longest = most if by_source is None else min(by_source, most)
-        if has_no_length or config.max_new_tokens is not None:
-            config.max_new_tokens = min(longest, sys.maxsize if has_no_length else config.max_new_tokens)
+        positions_left = sys.maxsize
+        if self.config.position_embedding == "learned":
+            # The last token is never read.
+            positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
+        # The longest source has no padding.
+        by_source = tokens_at_most(config, self._source_length(source, model_kwargs))
+        longest = positions_left if by_source is None else min(by_source, positions_left)
+        if has_no_length:
+            config.max_new_tokens = longest
+        elif config.max_new_tokens is not None:
+            config.max_new_tokens = min(longest, config.max_new_tokens)
         else:
             config.max_length = min(config.max_length, prompt_length + longest)
-        if by_source is None or (mask := model_kwargs.get("attention_mask")) is None:
+        mask = model_kwargs.get("attention_mask")
+        if by_source is None or mask is None:
             return None
-        limits = [tokens_at_most(config, length) or 1 for length in (mask != 0).sum(dim=1).tolist()]
-        return torch.tensor([prompt_length + min(limit, most) for limit in limits], device=mask.device)
+        limits = []
+        for source_length in (mask != 0).sum(dim=1).tolist():
+            limit = tokens_at_most(config, source_length) or 1
+            limits.append(prompt_length + min(limit, positions_left))
+        return torch.tensor(limits, device=mask.device)
+
+    def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
+        """S, with padding, of the source in whatever form it is given."""
+        if source is not None:
+            return source.shape[1]
+        if model_kwargs.get("inputs_embeds") is not None:
+            return model_kwargs["inputs_embeds"].shape[1]
+        if model_kwargs.get("encoder_outputs") is not None:
+            return model_kwargs["encoder_outputs"][0].shape[1]
+        return 1
 
     def _generate_by_search(
         self,
@@ -370,50 +430,72 @@ class VaswaniGeneration(GenerationMixin):
         model_kwargs: dict[str, Any],
         lengths: torch.Tensor | None,
         arguments: dict[str, Any],
-        ensemble: list[Any] | None,
-        must_contain: Any,
-        warns_of_unmet: bool,
+        strategies: SearchStrategies,
     ) -> Any:
         """The result of `generate` by our search, between the preparations of transformers."""
-        encoded = self._encode(source, config, model_kwargs)
+        tokenizer = model_kwargs.pop("tokenizer", None)
+        if tokenizer is not None and config.stop_strings:
+            # transformers hands no tokenizer on to a decoding method of others.
+            stop = StopStringCriteria(tokenizer, config.stop_strings)
+            arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
+            config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
+        if not has_own_cache and config.use_cache and config.cache_implementation is None:
+            # transformers would make the same in more time.
+            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+        if strategies.must_contain is not None:
+            check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
             # Several processes hold shares of one model, so that all must take equally many steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-        if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # transformers would make the same in more time.
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-        if must_contain is not None:
-            check_phrases(must_contain, config, self.config.decoder_vocab_size, has_own_cache)
+        if self.config.is_encoder_decoder:
+            model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
+        # A second call of `_prepare_generation_config` must not fill up what this call has set to None.
         config._is_complete = True
-        search = SearchMethod(
-            source=source,
-            encoder_outputs=encoded,
-            source_mask=model_kwargs.get("attention_mask"),
-            lengths=lengths,
-            ensemble=ensemble,
-            must_contain=must_contain,
-            warns_of_unmet=warns_of_unmet,
-            has_own_cache=has_own_cache,
-            synced_gpus=synced_gpus,
-        )
-        if encoded is not None:
-            # transformers copies the encoder's output for each beam, but `SearchMethod` needs it once per sentence and
-            # keeps it by itself. transformers gets it without features, so that the copies cost nothing; it reads the
-            # batch size and the device only.
-            model_kwargs["encoder_outputs"] = BaseModelOutput(encoded[0][..., :0])
-        return super().generate(source, config, **{**arguments, "custom_generate": search}, **model_kwargs)
+        arguments["custom_generate"] = SearchMethod(source, lengths, strategies, has_own_cache, synced_gpus)
+        return super().generate(source, config, **arguments, **model_kwargs)
 
-    def _encode(self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
+    def _encode(
+        self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
+    ) -> "SharedEncoderOutput":
         embedded = model_kwargs.pop("inputs_embeds", None)
-        if model_kwargs.get("encoder_outputs") is not None:
-            return model_kwargs["encoder_outputs"]
-        if source is None and embedded is None:
-            source = torch.full((1, 1), config.bos_token_id, device=self.device)
-        inputs = {"input_ids": source if embedded is None else None, "inputs_embeds": embedded}
-        inputs |= {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
-        return self.get_encoder()(**inputs, attention_mask=model_kwargs.get("attention_mask"), return_dict=True)
+        encoded = model_kwargs.get("encoder_outputs")
+        if encoded is None:
+            if source is None and embedded is None:
+                source = torch.full((1, 1), config.bos_token_id, device=self.device)
+            encoded = self.get_encoder()(
+                input_ids=source if embedded is None else None,
+                inputs_embeds=embedded,
+                attention_mask=model_kwargs.get("attention_mask"),
+                output_attentions=config.output_attentions,
+                output_hidden_states=config.output_hidden_states,
+                return_dict=True,
+            )
+        return SharedEncoderOutput(
+            last_hidden_state=encoded[0],
+            hidden_states=getattr(encoded, "hidden_states", None),
+            attentions=getattr(encoded, "attentions", None),
+        )
+
+    def _expand_inputs_for_generation(
+        self, expand_size=1, is_encoder_decoder=False, input_ids=None, encoder_outputs=None, **model_kwargs
+    ):
+        if not isinstance(encoder_outputs, SharedEncoderOutput):
+            if encoder_outputs is not None:
+                model_kwargs["encoder_outputs"] = encoder_outputs
+            return super()._expand_inputs_for_generation(
+                expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **model_kwargs
+            )
+        # Our search needs the source once per sentence, and the target once per beam.
+        source_mask = model_kwargs.pop("attention_mask", None)
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
+        )
+        model_kwargs["encoder_outputs"] = encoder_outputs
+        if source_mask is not None:
+            model_kwargs["attention_mask"] = source_mask
+        return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
         """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
@@ -424,11 +506,16 @@ class VaswaniGeneration(GenerationMixin):
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        is_one = inputs["decoder_input_ids"].shape[1] == 1
-        is_one = is_one and all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
-        for name in ("attention_mask", *["decoder_attention_mask"] * is_one) if self.supports_fast_path else ():
-            if (mask := inputs.get(name)) is not None and mask.dim() == 2:
-                # A mask that is made already is not looked at, for which each step would wait for the device.
+        if not self.supports_fast_path:
+            return inputs
+        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1, S].
+        names = ["attention_mask"]
+        has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
+        if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
+            names.append("decoder_attention_mask")
+        for name in names:
+            mask = inputs.get(name)
+            if mask is not None and mask.dim() == 2:
                 inputs[name] = mask.bool()[:, None, None]
         return inputs
 
@@ -453,6 +540,10 @@ class _TargetVocabulary:
         return self
 
 
+class SharedEncoderOutput(BaseModelOutput):
+    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not repeated for them."""
+
+
 @dataclass
 class SearchMethod:
     """The decoding method that transformers calls in place of its own beam search and greedy search.
@@ -461,14 +552,9 @@ class SearchMethod:
     """
 
     source: torch.Tensor | None
-    # The encoder's output and its mask [B, S], once per sentence.
-    encoder_outputs: Any
-    source_mask: torch.Tensor | None
     # [B] int64, tokens at most of each sentence, its prompt included; None if they do not differ.
     lengths: torch.Tensor | None
-    ensemble: list[Any] | None
-    must_contain: Any
-    warns_of_unmet: bool
+    strategies: SearchStrategies
     has_own_cache: bool
     synced_gpus: bool | None
 
@@ -483,12 +569,10 @@ class SearchMethod:
     ) -> Any:
         """Search from the prompts [B * K, P]; returns what `generate` returns."""
         config = generation_config
-        if self.encoder_outputs is not None:
-            model_kwargs["encoder_outputs"] = self.encoder_outputs
-            model_kwargs["attention_mask"] = self.source_mask
-        is_plain = not logits_processor and all(isinstance(one, OWN_CRITERIA) for one in stopping_criteria)
-        is_extended = self.ensemble is not None or self.must_contain is not None
-        if config.num_beams == 1 and not is_plain and not is_extended:
+        strategies = self.strategies
+        criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        is_extended = bool(strategies.ensemble or strategies.own) or strategies.must_contain is not None
+        if config.num_beams == 1 and (logits_processor or criteria) and not is_extended:
             if self.lengths is not None:
                 stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
             return model._sample(
@@ -497,20 +581,20 @@ class SearchMethod:
         if config.num_beams == 1:
             # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
             config.early_stopping = True
-        task = self._task(model, input_ids, logits_processor, stopping_criteria, config, model_kwargs)
-        if self.ensemble is not None:
-            add_ensemble(task, self.ensemble, self.source, config)
+        task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
+        if strategies.ensemble:
+            add_ensemble(task, strategies.ensemble, self.source, config)
         found = task.run(config)
-        if self.must_contain is not None:
-            found = search_again(task, config, self.must_contain, found)
+        if strategies.must_contain is not None:
+            found = search_again(task, config, strategies.must_contain, found)
         # Only processors can forbid every translation.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
-        outputs = _as_transformers_returns(found, self.encoder_outputs)
-        if self.must_contain is not None:
-            unmet = unmet_phrases(found, self.must_contain)
-            if self.warns_of_unmet:
+        outputs = _as_transformers_returns(found, model_kwargs.get("encoder_outputs"))
+        if strategies.must_contain is not None:
+            unmet = unmet_phrases(found, strategies.must_contain)
+            if strategies.warns_of_unmet:
                 warn_of_unmet_phrases(unmet, config)
             if config.return_dict_in_generate:
                 outputs["unmet_phrases"] = unmet
@@ -521,124 +605,66 @@ class SearchMethod:
         model: Any,
         input_ids: torch.Tensor,
         logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
+        criteria: list[Any],
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
-    ) -> "SearchTask":
-        given = {name: value for name, value in model_kwargs.items() if value is not None}
-        returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
-        has_other_inputs = bool(given.keys() - _INPUTS_OF_BEAMS)
-        prompt = input_ids[:: config.num_beams]
+    ) -> SearchTask:
+        inputs = {name: value for name, value in model_kwargs.items() if value is not None}
+        prompt = input_ids[:: config.num_beams]  # [B, P]
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
+        # What only a search in the steps of transformers can give.
+        returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+        has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
             models=[model],
-            inputs=[given],
+            inputs=[inputs],
             prompt=prompt,
             limits=limits - prompt.shape[1],
-            source_mask=self.source_mask,
+            source_mask=inputs.get("attention_mask") if model.config.is_encoder_decoder else None,
             processors=logits_processor,
-            criteria=[one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)],
+            criteria=criteria,
+            strategies=self.strategies,
             transformers_compatible=bool(returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs),
             goes_on=partial(model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device),
         )
 
 
-@dataclass
-class SearchTask:
-    """A batch to be searched."""
-
-    # The model that generates and those of its ensemble, and for each its arguments for all B sentences.
-    models: list[Any]
-    inputs: list[dict[str, Any]]
-    # [B, P] int64, and [B] int64 new tokens at most.
-    prompt: torch.Tensor
-    limits: torch.Tensor
-    # [B, S], for the coverage.
-    source_mask: torch.Tensor | None
-    processors: LogitsProcessorList
-    # Those of the caller's own: the search checks `</s>` and limits by itself.
-    criteria: list[StoppingCriteria]
-    # All sentences stay to the end, and the steps are those of transformers.
-    transformers_compatible: bool
-    # Gets whether this search is over, and returns whether another step is due.
-    goes_on: Callable[[bool], bool]
-
-    def run(
-        self,
-        config: GenerationConfig,
-        make_search: Callable[..., BeamSearch] = BeamSearch,
-        sentences: torch.Tensor | None = None,
-    ) -> BeamSearch:
-        """The search, when it is over, of `sentences` [N] int64, or of all."""
-        if sentences is None:
-            sentences = torch.arange(len(self.prompt), device=self.prompt.device)
-        decoders = [
-            self._decoder(model, inputs, config) for model, inputs in zip(self.models, self.inputs, strict=True)
-        ]
-        # A device need not be waited for if a step more has no effect: without draws, outputs or rules of others.
-        has_effects = self.transformers_compatible or self.processors or self.criteria or config.do_sample
-        search = make_search(
-            config,
-            decoders,
-            self.prompt,
-            self.limits,
-            sentences=sentences,
-            source_mask=self.source_mask,
-            processors=self.processors,
-            criteria=self.criteria,
-            excluded=self.models[0].excluded_class(0.0, None),
-            choose=sample_candidates if config.do_sample else top_candidates,
-            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
-            transformers_compatible=self.transformers_compatible,
-        )
-        input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)
-        # Parts that others have put into the model could need the bookkeeping of autograd; ours does not.
-        is_direct = not self.processors and all(decoder.is_direct for decoder in decoders)
-        with torch.inference_mode() if is_direct else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
-        return search
-
-    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """The fast decoder if the model permits it and nothing else is asked for, else the general one."""
-        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Models of other classes have no such attribute.
-        if in_rows or not getattr(model, "supports_fast_path", False):
-            return RowDecoder(model, config, inputs)
-        return TreeAttentionDecoder(model, config, inputs)
-
-
-def _as_transformers_returns(search: BeamSearch, encoder_outputs: Any) -> Any:
+def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
     config = search.config
-    # A search whose steps are those of transformers has a `RowDecoder`.
-    decoder: Any = search.decoders[0]
-    is_pair = encoder_outputs is not None
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    common = {"sequences": sequences, **decoder.recorded, "past_key_values": decoder.returned_cache(search.parents)}
-    common |= {"scores": tuple(search.step_scores) or None, "logits": tuple(search.step_logits) or None}
-    for name in ("attentions", "hidden_states") if is_pair else ():
-        common[f"encoder_{name}"] = encoder_outputs.get(name) if getattr(config, f"output_{name}") else None
+    # A search whose steps are those of transformers has a `RowDecoder`.
+    decoder: Any = search.decoders[0]
+    outputs = {
+        "sequences": sequences,
+        **decoder.recorded,
+        "past_key_values": decoder.returned_cache(search.parents),
+        "scores": tuple(search.step_scores) or None,
+        "logits": tuple(search.step_logits) or None,
+    }
+    if encoder_outputs is not None:
+        outputs["encoder_attentions"] = encoder_outputs.attentions if config.output_attentions else None
+        outputs["encoder_hidden_states"] = encoder_outputs.hidden_states if config.output_hidden_states else None
+    if config.num_beams == 1 and encoder_outputs is not None:
+        return utils.GenerateEncoderDecoderOutput(**outputs)
     if config.num_beams == 1:
-        return (utils.GenerateEncoderDecoderOutput if is_pair else utils.GenerateDecoderOnlyOutput)(**common)
-    common |= {"sequences_scores": scores if config.output_scores else None, "beam_indices": rows}
-    return (utils.GenerateBeamEncoderDecoderOutput if is_pair else utils.GenerateBeamDecoderOnlyOutput)(**common)
+        return utils.GenerateDecoderOnlyOutput(**outputs)
+    outputs["sequences_scores"] = scores if config.output_scores else None
+    outputs["beam_indices"] = rows
+    if encoder_outputs is not None:
+        return utils.GenerateBeamEncoderDecoderOutput(**outputs)
+    return utils.GenerateBeamDecoderOnlyOutput(**outputs)
 
 
 def add_ensemble(
-    task: "SearchTask", ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
+    task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Let further models search with the one that generates.
+    """Let further models search with the one that generates; each encodes the source [B, S] by itself.
 
     A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
-
-    Args:
-        task (SearchTask): The batch, as `generate` searches it.
-        ensemble (Sequence): The further models.
-        source_ids (torch.Tensor, optional): [B, S] int64, which each model encodes by itself.
-        config (GenerationConfig): The settings.
 
     Raises:
         ValueError: If they are no models of one vocabulary, there are no source tokens, or these are too many.

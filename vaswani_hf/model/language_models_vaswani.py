@@ -24,12 +24,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import register_fast_path
+from .attention_vaswani import fast_path
 from .configuration_vaswani import VaswaniConfig
-from .generation_vaswani import VaswaniGeneration, is_filled, tokens_at_most
-from .layers_vaswani import tensor_parallel_plan as parallel_plan
+from .generation_vaswani import VaswaniGeneration, tokens_at_most
 from .loss_vaswani import IGNORED_LABEL
-from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniPreTrainedModel
+from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
 # New tokens where neither a call nor a checkpoint says how many, as in transformers.
@@ -99,21 +98,23 @@ class VaswaniStackConfig(VaswaniConfig):
         Args:
             config (VaswaniConfig): Its config, which stays as it is.
         """
-        fields = {name: getattr(config, name) for name in VaswaniConfig().to_dict() if hasattr(config, name)}
-        vocab_size = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
-        unused = (
+        unused = {
             *_OF_TWO_STACKS,
             "decoder_vocab_size",
             "model_type",
             "transformers_version",
             "architectures",
             "dtype",
-        )
-        fields = {name: value for name, value in fields.items() if name not in unused and not name.startswith("_")}
+        }
+        fields = {}
+        for name in VaswaniConfig().to_dict():
+            if hasattr(config, name) and name not in unused and not name.startswith("_"):
+                fields[name] = getattr(config, name)
+        fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
             # It may have an entry for each layer of both stacks.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
-        return cls(**fields | {"vocab_size": vocab_size})
+        return cls(**fields)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Saves the config with the code of the model, so that both load where this package is not installed."""
@@ -156,7 +157,7 @@ class VaswaniDecoderModel(VaswaniDecoder):
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
-    _tp_plan = parallel_plan("self_attn")
+    _tp_plan = tensor_parallel_plan("self_attn")
 
 
 class VaswaniEncoderModel(VaswaniEncoder):
@@ -166,10 +167,9 @@ class VaswaniEncoderModel(VaswaniEncoder):
     config_class = VaswaniEncoderConfig
 
 
-class _LanguageModel(VaswaniPreTrainedModel):
+class _LanguageModel(VaswaniHeadModel):
     """One stack and its output projection, which is tied to the embedding as in Section 3.4."""
 
-    _tp_plan = {"lm_head": "colwise_gather_output"}
     _stack_class: Any
 
     def __init__(self, config: VaswaniConfig):
@@ -195,6 +195,7 @@ class _LanguageModel(VaswaniPreTrainedModel):
         return self.lm_head
 
 
+@fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     """The decoder as a language model: the next token after each one; `generate` goes on from a prompt with our search.
 
@@ -247,18 +248,30 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
                 raise ValueError(f"`{name}` must be left out: {type(self).__name__} is a decoder without a source.")
-        use_cache = False if labels is not None else use_cache
-        tokens = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-        outputs = self.model(**tokens, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
-        states = outputs.last_hidden_state
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=False if labels is not None else use_cache,
+            **kwargs,
+        )
+        states = outputs.last_hidden_state  # [B, T, D]
         if labels is not None:
-            # That of each position is the token after it.
+            # The label of each position is the token after it.
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
-        elif not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
-            states = states[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
+        elif isinstance(logits_to_keep, torch.Tensor):
+            states = states[:, logits_to_keep]
+        elif logits_to_keep > 0:
+            states = states[:, -logits_to_keep:]
         loss, logits = self._loss_and_logits(states, labels, num_items_in_batch, skip_logits)
-        recorded = {name: outputs.get(name) for name in ("past_key_values", "hidden_states", "attentions")}
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **recorded)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
     # Its signature says that prompts may be embeddings.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
@@ -273,18 +286,19 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Raises:
             ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
         """
-        for name in ("ensemble", "must_contain"):
-            if is_filled(kwargs.get(name)):
-                raise ValueError(f"`{name}` is for translations and must be left out, but is {kwargs[name]!r:.60}.")
         return super().generate(inputs, *args, **kwargs)
 
-    def _generate_by_search(
-        self, source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
-    ):
+    def _strategies(self, kwargs):
+        strategies = super()._strategies(kwargs)
+        for name in ("ensemble", "must_contain"):
+            value = getattr(strategies, name)
+            if value:
+                raise ValueError(f"`{name}` is for translations and must be left out, but is {value!r:.60}.")
+        return strategies
+
+    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, strategies):
         if model_kwargs.get("inputs_embeds") is None:
-            return super()._generate_by_search(
-                source, config, model_kwargs, lengths, arguments, ensemble, must_contain, warns_of_unmet
-            )
+            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
         # A path of our search is one of tokens, of which there are none yet.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
@@ -299,29 +313,27 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def _infer_prompt_mask(self, source: torch.Tensor | None) -> torch.Tensor | None:
         return None if source is None or self.config.pad_token_id is None else self._infer_target_mask(source)
 
-    def _limit_lengths(self, source, config, model_kwargs) -> Any:
-        tensors = (source, model_kwargs.get("inputs_embeds"))
-        prompt_length = next((tensor.shape[1] for tensor in tensors if tensor is not None), 1)
+    def _limit_lengths(self, source, config, model_kwargs) -> None:
+        prompt = model_kwargs.get("inputs_embeds") if source is None else source
+        prompt_length = 1 if prompt is None else prompt.shape[1]
         if prompt_length == 0:
             raise ValueError("`input_ids` must have a token, such as `<s>`, to go on from, but is empty.")
-        if penalty := getattr(config, "coverage_penalty", None):
+        penalty = getattr(config, "coverage_penalty", None)
+        if penalty:
             raise ValueError(f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}.")
-        is_learned = self.config.position_embedding == "learned"
-        # No position lies behind the last one, and the last token is never read.
-        most = max(1, self.config.max_position_embeddings - prompt_length + 1) if is_learned else sys.maxsize
+        longest = sys.maxsize
+        if self.config.position_embedding == "learned":
+            # No position lies behind the last one, and the last token is never read.
+            longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
         limit = tokens_at_most(config, prompt_length)
-        most = min(most, limit or most)
-        if config.max_length is None and config.max_new_tokens is None:
-            config.max_new_tokens = most if limit else min(most, _NEW_TOKENS)
-        elif config.max_new_tokens is not None:
-            config.max_new_tokens = min(most, config.max_new_tokens)
+        if limit is not None:
+            longest = min(longest, limit)
+        if config.max_new_tokens is not None:
+            config.max_new_tokens = min(longest, config.max_new_tokens)
+        elif config.max_length is not None:
+            config.max_length = min(config.max_length, prompt_length + longest)
         else:
-            config.max_length = min(config.max_length, prompt_length + most)
-        return None
-
-    def _encode(self, source, config, model_kwargs) -> None:
-        # There is no source.
-        return None
+            config.max_new_tokens = min(longest, _NEW_TOKENS) if limit is None else longest
 
 
 class VaswaniForMaskedLM(_LanguageModel):
@@ -374,14 +386,12 @@ class VaswaniForMaskedLM(_LanguageModel):
         Returns:
             MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], what was recorded.
         """
-        tokens = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-        outputs = self.model(**tokens, **kwargs)
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
-        recorded = {name: outputs.get(name) for name in ("hidden_states", "attentions")}
-        return MaskedLMOutput(loss=loss, logits=logits, **recorded)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
-
-register_fast_path(VaswaniForCausalLM, "forward")
 
 __all__ = [
     "VaswaniDecoderConfig",

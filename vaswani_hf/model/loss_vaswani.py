@@ -15,13 +15,15 @@ from .attention_vaswani import needs_sync
 
 # The label of positions that the loss leaves out, as in PyTorch and transformers.
 IGNORED_LABEL = -100
+# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
+# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
+EXCLUDED_LOGIT = -1e3
 # Logits that are held at once: 2**24 numbers are 64 MiB. A GPU loses time with each chunk; a processor gains where the
 # passes over the logits of a chunk find them in its cache (384 rows against 1,677 of 10,000 classes: 0.56 against 0.70 s).
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-
-# What replaces it is called.
+# PyTorch's function. Another one in its place, as in tests, is called.
 _DROPOUT = nn.functional.dropout
 
 
@@ -30,8 +32,9 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
     The generator is PyTorch's; p is rounded to 1/65,536, and what is kept is scaled by what is kept on average.
     """
-    is_plain = states.device.type == "cpu" and not is_tracing(states) and nn.functional.dropout is _DROPOUT
-    if not (is_plain and training and 0 < p < 1):
+    is_replaced = nn.functional.dropout is not _DROPOUT
+    is_active = training and 0 < p < 1
+    if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
     # A draw of 64 bits, which takes as long as any, decides about four numbers.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
@@ -58,7 +61,8 @@ def rows_per_chunk(device_type: str, num_classes: int) -> int:
 
 
 def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
-    num_items = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
+    if num_items is None:
+        num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
 
 
@@ -66,11 +70,13 @@ def smoothed_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, smoothing: float, form: str
 ) -> torch.Tensor:
     """The loss from logits [..., V], a float32 scalar in nats per token; see `chunked_cross_entropy`."""
-    labels, logits = labels.to(logits.device).flatten(), logits.float().flatten(0, -2)
+    labels = labels.to(logits.device).flatten()  # [N]
+    logits = logits.float().flatten(0, -2)  # [N, V]
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
     total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     if smoothing:
-        log_probs, valid = nn.functional.log_softmax(logits, dim=-1), labels != IGNORED_LABEL
+        valid = labels != IGNORED_LABEL
+        log_probs = nn.functional.log_softmax(logits, dim=-1)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _divisor(labels, num_items)
 
@@ -82,30 +88,32 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, states, weight, labels, valid, target, excluded, dtype):
-        """Sum losses and gradients over chunks, with the pair of `target_probabilities`; `dtype` is that of the products."""
-        (gold, other), with_gradients = target, any(ctx.needs_input_grad[:2])
+    def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
+        """Sum losses and gradients over chunks. `gold` and `other` are the target's probabilities, `dtype` that of the products."""
+        with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # The share of the class "other" is the same for all logits of a row: two sums take the place of passes over them.
-        state_sum, weight_sum = states.float().sum(dim=0), weight.float().sum(dim=0)
+        state_sum = states.float().sum(dim=0)  # [D]
+        weight_sum = weight.float().sum(dim=0)  # [D]
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:
-            grad_states = torch.empty_like(states, dtype=torch.float32)
-            grad_weight = (-other * state_sum).expand_as(weight).contiguous()
+            grad_states = torch.empty_like(states, dtype=torch.float32)  # [N, D]
+            grad_weight = (-other * state_sum).expand_as(weight).contiguous()  # [V, D]
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
         # Taken once: a system hands out fresh memory page by page.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):
             chunk = slice(start, start + rows)
-            hidden, index = states[chunk].to(dtype), labels[chunk, None]
-            logits = torch.mm(hidden, matrix.T, out=products[: len(hidden)]).float()
+            hidden = states[chunk].to(dtype)  # [rows, D]
+            index = labels[chunk, None]  # [rows, 1]
+            logits = torch.mm(hidden, matrix.T, out=products[: len(hidden)]).float()  # [rows, V]
             if excluded is not None:
-                logits[:, excluded[0]] = excluded[1]
+                logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
-            # Beside the products, passes over the logits are the cost.
+            # In addition to the products, passes over the logits are the cost.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
-            log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()
+            log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # logsumexp, [rows, 1]
             total += log_sums.masked_fill_(~valid[chunk], 0.0).sum()
             if with_gradients:
                 probabilities.scatter_add_(-1, index, torch.full_like(largest, other - gold))
@@ -117,15 +125,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     grad_weight += difference.T @ hidden
         if with_gradients:
             ctx.save_for_backward(grad_states.sub_(other * weight_sum), grad_weight)
-        ctx.dtypes = states.dtype, weight.dtype
+        ctx.states_dtype = states.dtype
+        ctx.weight_dtype = weight.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        stored = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad, strict=False)
-        scaled = ((gradient * grad_output).to(dtype) if is_needed else None for gradient, dtype, is_needed in stored)
-        return *scaled, *[None] * 5
+        grad_states, grad_weight = ctx.saved_tensors
+        of_states = None
+        of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_states = (grad_states * grad_output).to(ctx.states_dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = (grad_weight * grad_output).to(ctx.weight_dtype)
+        return of_states, of_weight, None, None, None, None, None, None
 
 
 # The number of chunks follows from the data, which no graph can hold.
@@ -137,23 +151,28 @@ def chunked_cross_entropy(
     num_items: torch.Tensor | int | None,
     smoothing: float,
     form: str,
-    excluded: tuple[int, float] | None,
+    excluded: int | None,
 ) -> torch.Tensor:
     """The loss of decoder states under the output projection, with the logits of a few tokens at a time in memory.
 
     States are [..., D] float, the projection [V, D] float, labels [...] int64, of which -100 is ignored. The sum is divided by
     `num_items` (tokens), by default the number of labels; for smoothing and form see `target_probabilities`; `excluded` is a
-    class that takes no part, and the logit that it gets. Gives a float32 scalar in nats per token, once differentiable.
+    class that takes no part. Gives a float32 scalar in nats per token, once differentiable.
     """
-    labels, device = labels.to(hidden_states.device), hidden_states.device.type
+    device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    states, labels = hidden_states.flatten(0, -2), labels.flatten()
-    valid, divisor = labels != IGNORED_LABEL, _divisor(labels, num_items)
+    states = hidden_states.flatten(0, -2)  # [N, D]
+    labels = labels.to(hidden_states.device).flatten()  # [N]
+    valid = labels != IGNORED_LABEL
+    divisor = _divisor(labels, num_items)
     if needs_sync(states) or is_tracing(states):
-        states, labels = states.masked_fill(~valid[:, None], 0.0), labels.clamp(min=0)
+        states = states.masked_fill(~valid[:, None], 0.0)
+        labels = labels.clamp(min=0)
     else:
         # Projecting padding would be wasted work.
-        states, labels, valid = states[valid], labels[valid], valid[valid]
-    target = target_probabilities(smoothing, form, weight.shape[0])
-    total = _ChunkedCrossEntropy.apply(states, weight, labels, valid[:, None], target, excluded, dtype)
+        states = states[valid]
+        labels = labels[valid]
+        valid = valid[valid]
+    gold, other = target_probabilities(smoothing, form, weight.shape[0])
+    total = _ChunkedCrossEntropy.apply(states, weight, labels, valid[:, None], gold, other, excluded, dtype)
     return total / divisor

@@ -1,7 +1,9 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
 
-This file travels with every checkpoint because it is the model. Sections and equations are those of the paper (arXiv 1706.03762).
-Letters of shapes: B batch, S source length, T target length, D model width, V target vocabulary.
+This file travels with every checkpoint because it is the model, from the embedding to the logits and the loss. Attention
+(Section 3.2) is in attention_vaswani, dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani. Sections and
+equations are those of the paper (arXiv 1706.03762).
+Letters of shapes: B batch, S source length, T target length, D model width, F inner width, V target vocabulary.
 
 With the defaults of `VaswaniConfig` this is the paper's computation.
 Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
@@ -19,9 +21,11 @@ import torch
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 from torch import nn
 from transformers import initialization as init
+from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.integrations.fsdp import is_fsdp_managed_module
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as DecoderOutput
 from transformers.modeling_utils import PreTrainedModel
@@ -33,25 +37,201 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vaswani import (
     UNFUSED_SCORES,
     VaswaniAttention,
+    are_plain,
+    attention_class,
     attention_masks,
     decoding_cache,
+    fast_path,
     infer_mask,
     needs_sync,
     permits_fast_path,
     positions_of,
-    register_fast_path,
 )
 from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .layers_vaswani import VaswaniDecoderLayer, VaswaniEncoderLayer, VaswaniLearnedPositions, require_one, sinusoids
-from .layers_vaswani import tensor_parallel_plan as parallel_plan
-from .loss_vaswani import IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
+from .loss_vaswani import EXCLUDED_LOGIT, IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
 
-# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
-# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
-EXCLUDED_LOGIT = -1e3
-# Attention implementations of transformers that restrict self-attention, beside its flash kernels.
+# Attention implementations of transformers that restrict self-attention, in addition to its flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
+
+
+def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
+    """The position encodings of Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
+
+    Args:
+        position_ids (torch.Tensor): Positions from 0, int64 of any shape.
+        d_model (int): The even width D.
+
+    Returns:
+        torch.Tensor: Float32, of the shape of `position_ids` followed by D.
+    """
+    # A float32 angle is off by 6e-5 at position 1000; float64 is exact to float32 and costs little. Metal has none.
+    dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
+    angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)  # [..., D / 2]
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()  # [..., D]
+
+
+class VaswaniLearnedPositions(nn.Embedding):
+    """Learned position embeddings (Table 3, row E)."""
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0.
+
+        Raises:
+            ValueError: If a position has no row in the table.
+        """
+        if self._reads_positions(position_ids):
+            last = int(position_ids.max()) if position_ids.numel() else 0
+            if last >= self.num_embeddings:
+                raise ValueError(
+                    f"`max_position_embeddings` is {self.num_embeddings}, but the input has {last + 1} tokens; "
+                    'shorten the input or train with more positions or with `position_embedding="sinusoidal"`.'
+                )
+        return super().forward(position_ids)
+
+    def _reads_positions(self, position_ids: torch.Tensor) -> bool:
+        if position_ids.device.type == "meta" or is_tracing(position_ids):
+            return False
+        # Training steps must not synchronise. They have no cache, so the length of the input limits the positions.
+        is_short = position_ids.shape[-1] <= self.num_embeddings
+        return not (self.training and needs_sync(position_ids) and is_short)
+
+
+@fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
+class VaswaniLayer(GradientCheckpointingLayer):
+    """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward network."""
+
+    _checkpoints_gradients = False
+
+    def __init__(self, config: VaswaniConfig, num_heads: int, ffn_dim: int, layer_idx: int, is_decoder: bool):
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.dropout = config.dropout
+        self.activation_dropout = config.activation_dropout
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.self_attn = attention_class(config)(config, num_heads, layer_idx, is_causal=is_decoder)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.d_model, ffn_dim)
+        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    @property
+    def gradient_checkpointing(self) -> bool:  # type: ignore[override]
+        """True if the layer is recomputed in the backward pass; transformers reads and sets this attribute.
+
+        False while no gradients are recorded, because transformers takes the cache away from a layer that it recomputes.
+        `generate` records no gradients and needs the cache, also in a training loop.
+        """
+        return self._checkpoints_gradients and torch.is_grad_enabled()
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        self._checkpoints_gradients = value
+
+    def _sublayer_input(self, hidden_states: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        """The input of a sub-layer: x, or LayerNorm(x) with pre-norm."""
+        return norm(hidden_states) if self.pre_norm else hidden_states
+
+    def _add_and_norm(self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+        hidden_states = hidden_states + dropout(output, self.dropout, self.training)
+        return hidden_states if self.pre_norm else norm(hidden_states)
+
+    def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq. (2), added to its input [B, T, D]."""
+        states = self._sublayer_input(hidden_states, self.final_layer_norm)
+        inner = self.activation_fn(self.fc1(states))  # [B, T, F]
+        inner = dropout(inner, self.activation_dropout, self.training)
+        return self._add_and_norm(hidden_states, self.fc2(inner), self.final_layer_norm)  # [B, T, D]
+
+
+class VaswaniEncoderLayer(VaswaniLayer):
+    """One of the encoder's N layers: self-attention, then the feed-forward network (Section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        super().__init__(config, config.encoder_attention_heads, config.encoder_ffn_dim, layer_idx, is_decoder=False)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> torch.Tensor:
+        """Apply both sub-layers to states [B, S, D]; the mask is the one that the attention takes."""
+        states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
+        attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
+        hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
+        return self._feed_forward(hidden_states)
+
+
+@fast_path("forward")
+class VaswaniDecoderLayer(VaswaniLayer):
+    """One of the decoder's N layers: masked self-attention, attention to the source if any, feed-forward (Section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        num_heads = config.decoder_attention_heads
+        super().__init__(config, num_heads, config.decoder_ffn_dim, layer_idx, is_decoder=True)
+        self.encoder_attn = None
+        self.encoder_attn_layer_norm = None
+        if config.is_encoder_decoder:
+            self.encoder_attn = attention_class(config, is_cross=True)(config, num_heads, layer_idx, is_cross=True)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    @property
+    def supports_fast_path(self) -> bool:
+        """True if a decoding step without calls of modules may take the place of `forward`.
+
+        False for a class with methods of its own, unless it declares them, and if a part was wrapped or replaced.
+        """
+        norms = [self.self_attn_layer_norm, self.final_layer_norm]
+        attentions = [self.self_attn]
+        if self.encoder_attn is not None:
+            norms.append(self.encoder_attn_layer_norm)
+            attentions.append(self.encoder_attn)
+        return (
+            permits_fast_path(self, "forward", "_sublayer_input", "_add_and_norm", "_feed_forward")
+            and are_plain(nn.Linear, self.fc1, self.fc2)
+            and are_plain(nn.LayerNorm, *norms)
+            and all(attention.supports_fast_path for attention in attentions)
+        )
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """Apply the three sub-layers to states [B, T, D]; the masks are those that the attentions take.
+
+        Without `encoder_hidden_states` [B, S, D] there is no cross-attention.
+        """
+        states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
+        attended, _ = self.self_attn(
+            states, past_key_values=past_key_values, attention_mask=attention_mask, **kwargs
+        )  # [B, T, D]
+        hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
+        if encoder_hidden_states is not None:
+            states = self._sublayer_input(hidden_states, self.encoder_attn_layer_norm)
+            attended, _ = self.encoder_attn(
+                states,
+                encoder_hidden_states,
+                past_key_values=past_key_values,
+                attention_mask=encoder_attention_mask,
+                **kwargs,
+            )  # [B, T, D]
+            hidden_states = self._add_and_norm(hidden_states, attended, self.encoder_attn_layer_norm)
+        return self._feed_forward(hidden_states)
+
+
+def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
+    """The plan by which transformers splits a stack with these attentions: by classes, heads and inner features."""
+    plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
+    for name in attentions:
+        for projection in ("q_proj", "k_proj", "v_proj"):
+            plan[f"layers.*.{name}.{projection}"] = "colwise"
+        plan[f"layers.*.{name}.out_proj"] = "rowwise"
+    return plan
 
 
 class FromRepository:
@@ -62,8 +242,9 @@ class FromRepository:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
-        name, model = pretrained_model_name_or_path, loaded[0] if isinstance(loaded, tuple) else loaded
+        name = pretrained_model_name_or_path
+        loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
         if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
             raise ValueError(
                 "`tp_plan` must be left out: attention scores with parameters are not split between devices."
@@ -76,15 +257,21 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # The commit is that of the weights, even if the branch has moved on. It is fetched now, because the token is not kept.
-            place = {key: kwargs[key] for key in ("cache_dir", "token", "local_files_only") if key in kwargs}
-            files = [f"{TARGET_FOLDER}/tokenizer*.json"]
-            snapshot_download(name, revision=model.origin.name, allow_patterns=files, **place)
+            # The commit is that of the weights, even if the branch has moved on. The target tokenizer is fetched now,
+            # because the token is not kept.
+            snapshot_download(
+                name,
+                revision=model.origin.name,
+                allow_patterns=[f"{TARGET_FOLDER}/tokenizer*.json"],
+                cache_dir=kwargs.get("cache_dir"),
+                token=kwargs.get("token"),
+                local_files_only=kwargs.get("local_files_only", False),
+            )
         return loaded
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Initialisation, tying, what transformers asks of every model, and the output projection of those that have one."""
+    """Initialisation, tied weights, inferred masks, and what transformers asks of every model."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -92,7 +279,10 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
-    _supports_flash_attn = _supports_sdpa = _supports_flex_attn = _supports_attention_backend = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
@@ -106,14 +296,17 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
         Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base, models/transformer.py).
         Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights, layers/modalities.py).
-        With an `initializer_range` all normal with that deviation, over sqrt(N) where one of a stack's N sub-layers ends, as GPT-2.
+        With an `initializer_range` all weights are normal with that deviation. As in GPT-2, the weights at the end of each
+        of a stack's N sub-layers have it divided by sqrt(N).
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, mean=0.0, std=deviation or self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            share = getattr(module, "num_sublayers", 1) ** -0.5
-            init.normal_(module.weight, std=deviation * share) if deviation else init.xavier_uniform_(module.weight)
+            if deviation:
+                init.normal_(module.weight, std=deviation * getattr(module, "num_sublayers", 1) ** -0.5)
+            else:
+                init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif hasattr(module, "init_scores"):
@@ -122,16 +315,20 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        config, asked = self.config, attn_implementation or "sdpa"
-        unfused = [score for is_cross in (False, True) if (score := config.score_of(is_cross)) in UNFUSED_SCORES]
+        config = self.config
+        scores = [config.score_of(is_cross=False), config.score_of(is_cross=True)]
+        unfused = [score for score in scores if score in UNFUSED_SCORES]
         if unfused and attn_implementation not in (None, "eager"):
             raise ValueError(
-                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", but is {attn_implementation!r}.'
+                f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", '
+                f"but is {attn_implementation!r}."
             )
-        windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)} - {None}
-        if windows and not (asked in _WITH_WINDOW or "flash" in asked):
+        windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
+        asked = attn_implementation or "sdpa"
+        if any(window is not None for window in windows) and asked not in _WITH_WINDOW and "flash" not in asked:
             raise ValueError(
-                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, but is {attn_implementation!r}."
+                f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, "
+                f"but is {attn_implementation!r}."
             )
         attn_implementation = "eager" if unfused else attn_implementation
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
@@ -139,13 +336,20 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
         # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
-        own = dict(self._tied_weights_keys or {})
-        return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else own
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Ties are made before loading here: what is missing under all its names would pass for loaded, and stay garbage.
-        ties, missing = self.all_tied_weights_keys, loading_info.missing_keys
-        absent = {of for of in ties.values() if {of, *(copy for copy in ties if ties[copy] == of)} <= missing}
+        # The weights are tied before they are loaded. If all names of a weight are missing, transformers would take the
+        # weight for a loaded one and leave it uninitialised.
+        ties = self.all_tied_weights_keys
+        missing = loading_info.missing_keys
+        absent = set()
+        for name in ties.values():
+            names = {name, *(copy for copy in ties if ties[copy] == name)}
+            if names <= missing:
+                absent.add(name)
         super().mark_tied_weights_as_initialized(loading_info)
         for name in absent:
             self.get_parameter(name)._is_hf_initialized = False
@@ -153,8 +357,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
         # A state is complete without the copies of tied weights.
-        ties = {copy: state_dict[of] for copy, of in self.all_tied_weights_keys.items() if of in state_dict}
-        return super().load_state_dict({**ties, **state_dict}, strict, assign)
+        ties = self.all_tied_weights_keys
+        copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
+        return super().load_state_dict({**copies, **state_dict}, strict, assign)
 
     def gather_sharded_state_dict_for_save(self, model_to_save, *args, **kwargs):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
@@ -162,38 +367,78 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             return state_dict
         # transformers gathers what it has sharded itself, and finds tied weights by a place in memory that gathered
         # copies do not share.
-        own = ((name, tensor) for name, tensor in state_dict.items() if name not in self.all_tied_weights_keys)
-        return {name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor for name, tensor in own}
+        gathered = {}
+        for name, tensor in state_dict.items():
+            if name not in self.all_tied_weights_keys:
+                gathered[name] = tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+        return gathered
 
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """The target embedding of a model with two, resized with the projection, as `resize_token_embeddings` does the source's.
+        """Resize the target embedding of a model with two vocabularies, and the output projection.
+
+        `resize_token_embeddings` resizes the source embedding. The arguments are those of `resize_token_embeddings`.
+
+        Returns:
+            nn.Embedding: The target embedding.
 
         Raises:
             ValueError: If source and target share one embedding.
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; use `resize_token_embeddings`."
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; "
+                "use `resize_token_embeddings`."
             )
-        decoder, head = self.get_decoder(), getattr(self, "lm_head", None)
-        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
-        decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
-        self.config.decoder_vocab_size = size = decoder.embed_tokens.num_embeddings
+        decoder = self.get_decoder()
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        size = decoder.embed_tokens.num_embeddings
+        self.config.decoder_vocab_size = size
+        head = getattr(self, "lm_head", None)
         if head is not None:
             self.lm_head = self._get_resized_lm_head(head, size, mean_resizing=mean_resizing)
         self.tie_weights()
         return decoder.embed_tokens
 
-    def _init_stack(self, vocab_size: int, layer_class: type[nn.Module], num_layers: int) -> None:
-        """The embeddings of a stack, Sections 3.4 and 3.5, and its layers."""
-        config = self.config
+    def _padding_is_end(self) -> bool:
+        pad = self.config.pad_token_id
+        return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
+
+    def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask [B, S] of the padding among source tokens, or among labels."""
+        if input_ids is None or self.config.pad_token_id is None:
+            return None
+        return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
+
+    def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
+        """The mask [B, T] of padding before or between target tokens; None if all padding is at the end.
+
+        Real tokens cannot attend to padding after them, because the self-attention is causal.
+        """
+        pad = self.config.pad_token_id
+        if pad is None or self._padding_is_end():
+            return None
+        mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
+        # Return the mask if its values cannot be read, or not without a synchronisation.
+        is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
+        if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
+            return None
+        return mask
+
+
+class VaswaniStack(VaswaniPreTrainedModel):
+    """Base of encoder and decoder: the embedding (Section 3.4), positions (Section 3.5) and N layers (Section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, vocab_size: int, layer_class: type[nn.Module], num_layers: int):
+        super().__init__(config)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         if config.position_embedding == "learned":
             self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
-        self.layers = nn.ModuleList([layer_class(config, index) for index in range(num_layers)])
+        self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(num_layers)])
         ends = [part for name, part in self.layers.named_modules() if name.endswith(("out_proj", "fc2"))]
         for part in ends:
             part.num_sublayers = len(ends)
@@ -203,7 +448,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The position encodings or embeddings [B or 1, T, D] of a stack, Section 3.5, for positions [B or 1, T] from 0."""
+        """The position encodings or embeddings [B or 1, T, D] for positions [B or 1, T] from 0, Section 3.5."""
         if self.config.position_embedding == "learned":
             return self.embed_positions(position_ids)
         return sinusoids(position_ids, self.config.d_model)
@@ -213,87 +458,31 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
-    def _padding_is_end(self) -> bool:
-        pad = self.config.pad_token_id
-        return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
+    def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The output [B, T, D] of the stack: with pre-norm the LayerNorm of the last layer's output."""
+        return self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
 
-    def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        if input_ids is None or self.config.pad_token_id is None:
-            return None
-        return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
-
-    def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """The mask of padding before or between target tokens, if any; causality keeps what is behind from real tokens."""
-        pad = self.config.pad_token_id
-        if pad is None or self._padding_is_end():
-            return None
-        mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
-        # While tracing nobody can look at the values, elsewhere not without waiting; and the mask is always right.
-        is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
-        if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
-            return None
-        return mask
-
-    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits [B, T, V] of the next target token for decoder states [B, T, D]; the probability of `<pad>` is 0."""
-        return self._loss_and_logits(hidden_states)[1]
-
-    def _loss_and_logits(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None = None, num_items=None, skip_logits=None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The loss and the logits of these decoder states [B, T, D], each where it is asked for."""
-        smoothing = self.config.label_smoothing if self.training and labels is not None else 0.0
-        excluded = self.excluded_class(smoothing, labels)
-        loss = (num_items, smoothing, self.config.label_smoothing_form)
-        if labels is not None:
-            mask = self._infer_source_mask(labels)
-            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED_LABEL)
-            if (self.training if skip_logits is None else skip_logits) and self._has_plain_head():
-                removed = None if excluded is None else (excluded, EXCLUDED_LOGIT)
-                return chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, *loss, removed), None
-        logits = self.lm_head(hidden_states)
-        if excluded is not None:
-            logits = logits.clone() if logits.requires_grad else logits  # A hook may have given a view.
-            logits[..., excluded] = EXCLUDED_LOGIT
-        return None if labels is None else smoothed_cross_entropy(logits, labels, *loss), logits
-
-    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The padding class, or None where it takes part in the probabilities."""
-        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
-        smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
-        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
-
-    def _has_plain_head(self) -> bool:
-        # A bare matrix: no adapter, no quantization, no tensor-parallel share, nobody who listens.
-        head = self.lm_head
-        if type(head) is not nn.Linear or head.bias is not None:
-            return False
-        return permits_fast_path(head, "forward") and self._tp_size in (None, 1)
-
-    @property
-    def supports_fast_path(self) -> bool:
-        """`TreeAttentionDecoder` may take the place of `forward` while searching.
-
-        False for a class with a forward of its own, unless it says otherwise, where something was put around or in place
-        of one or it is compiled, where devices share the weights, and for attention kernels that take no additive mask.
-        """
-        modules = (self, self.model, self.get_decoder())
-        if not all(permits_fast_path(module, "forward") for module in modules):
-            return False
-        kinds = {one.implementation for one in self.get_decoder().modules() if isinstance(one, VaswaniAttention)}
-        return kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
+    def _embedded(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
+    ) -> torch.Tensor:
+        """The embedded tokens [B, T, D] before the scaling; `prefix` stands before the argument names in the error."""
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "both" if input_ids is not None else "neither"
+            raise ValueError(
+                f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}."
+            )
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
 
-class VaswaniEncoder(VaswaniPreTrainedModel):
+class VaswaniEncoder(VaswaniStack):
     """The stack of N encoder layers over the embedded source (Section 3.1)."""
 
-    _tp_plan = parallel_plan("self_attn")
+    _tp_plan = tensor_parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config)
-        self._init_stack(config.vocab_size, VaswaniEncoderLayer, config.encoder_layers)
+        super().__init__(config, config.vocab_size, VaswaniEncoderLayer, config.encoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -305,23 +494,27 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode the source: `last_hidden_state` [B, S, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
-        require_one(input_ids, inputs_embeds)
-        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
-        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        position_ids = positions_of(attention_mask, inputs_embeds)
-        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
-        attentions = [layer.self_attn for layer in self.layers]
-        masks = attention_masks(attentions, inputs_embeds, attention_mask, is_recorded=is_recorded)
+        inputs_embeds = self._embedded(input_ids, inputs_embeds, "")  # [B, S, D]
+        if attention_mask is None:
+            attention_mask = self._infer_source_mask(input_ids)  # [B, S]
+        position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, S, D]
+        masks = attention_masks(
+            [layer.self_attn for layer in self.layers],
+            inputs_embeds,
+            attention_mask,
+            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+        )
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
-        return BaseModelOutput(self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states)
+        return BaseModelOutput(self.final_norm(hidden_states))
 
 
-class VaswaniDecoder(VaswaniPreTrainedModel):
+@fast_path("forward")
+class VaswaniDecoder(VaswaniStack):
     """The stack of N decoder layers over the embedded target (Section 3.1)."""
 
-    _tp_plan = parallel_plan("self_attn", "encoder_attn")
+    _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
     _can_record_outputs = {
         "hidden_states": VaswaniDecoderLayer,
@@ -330,8 +523,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config)
-        self._init_stack(config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers)
+        super().__init__(config, config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -351,31 +543,38 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
         [B, S, D] with their mask. Padding before the first token is inferred from `<pad>` where nothing is cached.
         """
-        require_one(input_ids, inputs_embeds, "decoder_")
+        inputs_embeds = self._embedded(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
-            is_traced = is_tracing(input_ids if inputs_embeds is None else inputs_embeds)
-            past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_traced)
+            past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_tracing(inputs_embeds))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        if attention_mask is None and input_ids is not None and isinstance(past_length, int) and past_length == 0:
-            attention_mask = self._infer_target_mask(input_ids)
-        inputs_embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)
-        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))
-        attentions = [layer.self_attn for layer in self.layers]
-        is_recorded = kwargs.get("output_attentions", self.config.output_attentions)
-        masks = attention_masks(attentions, inputs_embeds, attention_mask, past_key_values, is_recorded=is_recorded)
+        is_first_call = isinstance(past_length, int) and past_length == 0
+        if attention_mask is None and input_ids is not None and is_first_call:
+            attention_mask = self._infer_target_mask(input_ids)  # [B, T]
+        position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)  # [B or 1, T]
+        hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, T, D]
+        masks = attention_masks(
+            [layer.self_attn for layer in self.layers],
+            inputs_embeds,
+            attention_mask,
+            past_key_values,
+            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+        )
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
-            attentions = [layer.encoder_attn for layer in self.layers]
-            shared = {"encoder_hidden_states": encoder_hidden_states}
-            source_masks = attention_masks(attentions, inputs_embeds, encoder_attention_mask, **shared)
+            source_masks = attention_masks(
+                [layer.encoder_attn for layer in self.layers],
+                inputs_embeds,
+                encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+            )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
-            source = (encoder_hidden_states, source_mask)
-            hidden_states = layer(hidden_states, mask, *source, past_key_values=past_key_values, **kwargs)
-        hidden_states = self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
-        return DecoderOutput(hidden_states, past_key_values)
+            hidden_states = layer(
+                hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=past_key_values, **kwargs
+            )
+        return DecoderOutput(self.final_norm(hidden_states), past_key_values)
 
 
+@fast_path("forward")
 class VaswaniModel(VaswaniPreTrainedModel):
     """Encoder and decoder without the output projection (Figure 1)."""
 
@@ -402,7 +601,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
-            self.shared = self.decoder.embed_tokens = value
+            self.decoder.embed_tokens = value
+            self.shared = value
 
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
@@ -426,39 +626,115 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and decode the target to states [B, T, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
-        attention_mask = self._infer_source_mask(input_ids) if attention_mask is None else attention_mask
+        """Encode the source and decode the target to states [B, T, D].
+
+        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
+        """
+        if attention_mask is None:
+            attention_mask = self._infer_source_mask(input_ids)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
-        source = {"encoder_hidden_states": encoder_outputs.last_hidden_state, "encoder_attention_mask": attention_mask}
-        target = {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask}
-        target |= {"inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
-        decoder_outputs = self.decoder(**target, **source, use_cache=use_cache, **kwargs)
-        recorded = ("last_hidden_state", "hidden_states", "attentions")
-        given = {f"encoder_{name}": encoder_outputs.get(name) for name in recorded}
-        given |= {f"decoder_{name}": decoder_outputs.get(name) for name in recorded[1:]}
-        given |= {name: decoder_outputs.get(name) for name in (recorded[0], "past_key_values", "cross_attentions")}
-        return Seq2SeqModelOutput(**given)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,  # [B, S, D]
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,  # [B, T, D]
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
 
 
-class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationMixin):
-    """The Transformer with its output projection, loss and `generate` (Figure 1)."""
+class VaswaniHeadModel(VaswaniPreTrainedModel):
+    """Base of the models with an output projection `lm_head`: logits and loss from the last states (Sections 3.4, 5.4)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, V] of the next target token for states [B, T, D]; the probability of `<pad>` is 0."""
+        return self._project(hidden_states, self.excluded_class(0.0, None))
+
+    def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
+        logits = self.lm_head(hidden_states)  # [B, T, V]
+        if excluded is not None:
+            # A hook may have given a view.
+            logits = logits.clone() if logits.requires_grad else logits
+            logits[..., excluded] = EXCLUDED_LOGIT
+        return logits
+
+    def _loss_and_logits(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items: torch.Tensor | int | None,
+        skip_logits: bool | None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The loss (with labels) and the logits [B, T, V] (unless skipped) of the last states [B, T, D]."""
+        if labels is None:
+            return None, self.logits(hidden_states)
+        mask = self._infer_source_mask(labels)
+        if mask is not None:
+            labels = labels.masked_fill(~mask, IGNORED_LABEL)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        form = self.config.label_smoothing_form
+        excluded = self.excluded_class(smoothing, labels)
+        skip_logits = self.training if skip_logits is None else skip_logits
+        # The chunked loss reads the weight alone: no bias, adapter, quantization, tensor-parallel share or hook.
+        is_plain = are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
+        if skip_logits and is_plain:
+            weight = self.lm_head.weight  # [V, D]
+            return chunked_cross_entropy(hidden_states, weight, labels, num_items, smoothing, form, excluded), None
+        logits = self._project(hidden_states, excluded)
+        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
+
+    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
+        """The padding class, or None where it takes part in the probabilities."""
+        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
+        smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
+        return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
+
+    @property
+    def supports_fast_path(self) -> bool:
+        """True if `TreeAttentionDecoder` may take the place of `forward` while searching.
+
+        False for a class with a forward of its own, unless it declares it, if a model was wrapped, replaced or compiled,
+        where devices share the weights, and for attention kernels that take no additive mask.
+        """
+        decoder = self.get_decoder()
+        if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
+            return False
+        kinds = {module.implementation for module in decoder.modules() if isinstance(module, VaswaniAttention)}
+        return kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
+
+
+@fast_path("forward")
+class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
+    """The Transformer with its output projection, loss and `generate` (Figure 1)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
         self.model = VaswaniModel(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
-        ties = {f"model.{copy}": f"model.{source}" for copy, source in (self.model._tied_weights_keys or {}).items()}
+        ties = self.model._tied_weights_keys or {}
+        self._tied_weights_keys = {f"model.{copy}": f"model.{source}" for copy, source in ties.items()}
         if config.tie_word_embeddings:
-            shared = config.share_encoder_decoder_embeddings
-            ties["lm_head.weight"] = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
-        self._tied_weights_keys = ties
+            target = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+            self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
         if config.tie_word_embeddings:
             # transformers ties a model on the meta device later than FSDP2 shards it.
@@ -467,15 +743,19 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
     def get_output_embeddings(self) -> nn.Module | None:
         """The output projection; None where accelerate would shard it apart from a target embedding that it is tied to."""
         is_tied_to_target = self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
-        return None if is_tied_to_target and os.environ.get("ACCELERATE_USE_FSDP") == "true" else self.lm_head
+        if is_tied_to_target and os.environ.get("ACCELERATE_USE_FSDP") == "true":
+            return None
+        return self.lm_head
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # The source vocabulary alone: the output projection belongs to the target's.
-        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.set_input_embeddings(self._get_resized_embeddings(self.get_input_embeddings(), *sizes))
-        return self.get_input_embeddings()
+        embedding = self._get_resized_embeddings(
+            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.set_input_embeddings(embedding)
+        return embedding
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The decoder's inputs [B, T] for labels [B, T]: shifted right by one, the start in front (Section 3.1).
@@ -532,14 +812,18 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniPreTrainedModel, GenerationM
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-        target = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
-        target |= {"decoder_inputs_embeds": decoder_inputs_embeds, "past_key_values": past_key_values}
-        outputs = self.model(**source, **target, encoder_outputs=encoder_outputs, use_cache=use_cache, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
         loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)
-
-
-for _kind in (VaswaniForSeq2SeqLM, VaswaniModel, VaswaniDecoder):
-    register_fast_path(_kind, "forward")

@@ -1,21 +1,22 @@
-"""Lexically constrained beam search, for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
+"""Lexically constrained search, for translations with given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
-Beams compete only with those that are as far with their phrases: for each number of phrase tokens that are there
-already, as many beams are kept as a search without phrases has. None ends before all its phrases are there, and near its
-limit a beam may only go on with them.
+Beams compete only with those that have as many tokens of their phrases: for each number of phrase tokens as many beams are
+kept as a search without phrases has. No beam ends before all its phrases are there, and near its limit a beam may only go
+on with them. `PhraseCandidates` is this candidate selection; the rest of the search is `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If that is certain from the phrases alone, the
 search raises an error. If the search finds out, it gives back the best translation with as many of the phrases as
 possible, and reports the others as unmet.
+
+Letters of shapes: those of beam_search_vaswani; F phrases per sentence of at most L tokens, O options per beam.
 """
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,15 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from .beam_search_vaswani import NEG_INF, BeamSearch, Candidates, SentenceError, forbidding_settings
+from .beam_search_vaswani import (
+    NEG_INF,
+    BeamSearch,
+    Candidates,
+    EarlyStopping,
+    SearchTask,
+    SentenceError,
+    forbidding_settings,
+)
 from .configuration_vaswani import eos_token_ids
 from .decoding_vaswani import gather_beams
 
@@ -43,7 +52,8 @@ class PhraseError(SentenceError):
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
         self.args = (sentence, phrases, reason, text)
-        self.phrases, self.reason = phrases, reason
+        self.phrases = phrases
+        self.reason = reason
         # The phrases in words, if the caller has them.
         self.phrase_texts: list[str] = []
 
@@ -53,12 +63,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting; None if there are none.
-
-    Args:
-        token_ids (Sequence): Token ids in a row.
-        config (GenerationConfig): The settings.
-    """
+    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting; None if there are none."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -69,12 +74,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram that occurs twice among tokens.
-
-    Args:
-        token_ids (Sequence): Token ids in a row.
-        size (int, optional): The number of tokens of an n-gram; nothing is looked for if it is 0 or None.
-    """
+    """The first n-gram of `size` tokens that occurs twice among tokens; None if there is none, or if the size is 0 or None."""
     if not size:
         return None
     seen = set()
@@ -106,14 +106,10 @@ def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 class PhraseTables:
-    """The phrases of a batch as tensors, so that a step need not wait for the device to look at its beams.
+    """The phrases of a batch as tensors, so that a step need not synchronise to look at its beams.
 
     The progress of a phrase is the number of its tokens that the end of a translation has in order, and the length of the
-    phrase once the translation contains it. F phrases have at most L tokens.
-
-    Args:
-        phrases (list): For each of B sentences its phrases, lists of token ids.
-        device (torch.device): Where the search is.
+    phrase once the translation contains it.
 
     Attributes:
         lengths (torch.Tensor): [B, F] int64, 0 where a sentence has fewer phrases.
@@ -126,7 +122,10 @@ class PhraseTables:
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
         number = max(1, max(len(of_sentence) for of_sentence in phrases))
         self.longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
-        lengths, tokens, firsts, followers = [], [], [], []
+        lengths = []
+        tokens = []
+        firsts = []
+        followers = []
         for of_sentence in phrases:
             padded = [tuple(phrase) for phrase in of_sentence] + [()] * (number - len(of_sentence))
             lengths.append([len(phrase) for phrase in padded])
@@ -138,55 +137,34 @@ class PhraseTables:
         self.firsts = torch.tensor(firsts, device=device)
         self.followers = torch.tensor(followers, device=device)
 
-    def begun(self, sentences: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
-        """The progress [N, 1, F] int64 after the prompts [N, P] of these sentences [N]."""
-        progress = torch.zeros_like(self.lengths[sentences]).unsqueeze(1)
+    def begun(self, prompts: torch.Tensor) -> torch.Tensor:
+        """The progress [B, 1, F] int64 after the prompts [B, P]."""
+        sentences = torch.arange(len(prompts), device=prompts.device)
+        progress = torch.zeros_like(self.lengths).unsqueeze(1)
         for tokens in prompts.unbind(dim=1):
             progress = self.advanced(sentences, progress, tokens[:, None, None]).squeeze(2)
         return progress
 
     def advanced(self, sentences: torch.Tensor, progress: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The progress after each of some tokens.
-
-        Args:
-            sentences (torch.Tensor): [N] int64.
-            progress (torch.Tensor): [N, K, F] int64, that of the beams.
-            tokens (torch.Tensor): [N, K, O] int64.
-
-        Returns:
-            torch.Tensor: [N, K, O, F] int64.
-        """
-        is_first = tokens[..., None, None] == self.firsts[sentences][:, None, None]
-        place = is_first.byte().argmax(dim=-1).masked_fill(~is_first.any(dim=-1), self.longest)
-        index = (progress.unsqueeze(2) * (self.longest + 1) + place).flatten(1, 2).transpose(1, 2)
-        return self.followers[sentences].gather(2, index).transpose(1, 2).unflatten(1, tokens.shape[1:])
+        """The progress [N, K, O, F] after each of the tokens [N, K, O], for the progress [N, K, F] of the beams before."""
+        is_first = tokens[..., None, None] == self.firsts[sentences][:, None, None]  # [N, K, O, F, L]
+        place = is_first.byte().argmax(dim=-1).masked_fill(~is_first.any(dim=-1), self.longest)  # [N, K, O, F]
+        index = progress.unsqueeze(2) * (self.longest + 1) + place
+        index = index.flatten(1, 2).transpose(1, 2)  # [N, F, K * O]
+        followers = self.followers[sentences].gather(2, index)
+        return followers.transpose(1, 2).unflatten(1, tokens.shape[1:])
 
     def missing(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
-        """The tokens after which all phrases can be there.
+        """The number [N, K, O] of tokens after which all phrases can be there, for the progress [N, K, O, F].
 
         These are the tokens of the missing phrases, less those that the nearest of them has already.
-
-        Args:
-            sentences (torch.Tensor): [N] int64.
-            progress (torch.Tensor): [N, K, O, F] int64.
-
-        Returns:
-            torch.Tensor: [N, K, O] int64.
         """
         lengths = self.lengths[sentences][:, None, None]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
-        """The token that brings each phrase forward, -1 where that is there.
-
-        Args:
-            sentences (torch.Tensor): [N] int64.
-            progress (torch.Tensor): [N, K, F] int64.
-
-        Returns:
-            torch.Tensor: [N, K, F] int64.
-        """
+        """The token [N, K, F] that brings each phrase forward, for the progress [N, K, F]; -1 where the phrase is there."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, progress.shape[1], -1, -1)
         return tokens.gather(3, progress.unsqueeze(3)).squeeze(3)
 
@@ -209,130 +187,117 @@ def _followers(phrase: tuple[int, ...], longest: int) -> list[int]:
     return followers
 
 
-class PhraseSearch(BeamSearch):
-    """The search for translations that contain phrases.
+class PhraseCandidates:
+    """The candidate selection for translations that contain phrases.
 
     Args:
-        *args: As `BeamSearch` has them; `num_beams` of the config is the number of all beams.
-        phrases (list): For each of the B sentences its phrases.
+        task (SearchTask): The batch.
+        phrases (Sequence): For each of the B sentences its phrases, lists of token ids.
+        config (GenerationConfig): The settings of the grid, whose `num_beams` is the number K of all its beams.
         num_kept (int): Beams for each number of missing tokens.
-        **kwargs: As `BeamSearch` has them.
     """
 
-    per_sentence = (*BeamSearch.per_sentence, "progress")
-
-    def __init__(self, *args: Any, phrases: Sequence[Sequence[Sequence[int]]], num_kept: int, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        device = self.limits.device
+    def __init__(
+        self,
+        task: SearchTask,
+        phrases: Sequence[Sequence[Sequence[int]]],
+        config: GenerationConfig,
+        num_kept: int,
+    ):
+        device = task.prompt.device
         self.num_kept = num_kept
-        self.num_counted = num_kept
-        self.num_full = num_kept
-        # A sentence without phrases is searched as it would be by itself; one beam ends with its first `</s>`.
-        has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
-        self.stops_when_full = has_none & (self.stops_when_full | (num_kept == 1))
-        # Beams that may not end yet have no guess of what they will come to.
-        self.is_exact |= ~has_none
-        self.searched = self.sentences
         self.tables = PhraseTables(phrases, device)
         # How many of a beam's tokens are looked at: some end it, some bring phrases forward or begin them again.
-        num_ends = 0 if self.eos is None else len(self.eos)
+        num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
-        self.num_options = torch.tensor(options, device=device)
+        self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
-        self.capacity = _capacity(self.limits, self.prompt_length, self.config)
-        progress = self.tables.begun(self.sentences, self.sequences[:, 0])
-        # [N, K, F] int64: the progress of each beam.
-        self.progress = progress.expand(-1, self.num_beams, -1)
+        self.capacity = _capacity(task.limits, task.prompt.shape[1], config)  # [B]
+        # The progress of each beam of each sentence, also of those that have left.
+        self.progress = self.tables.begun(task.prompt).repeat(1, config.num_beams, 1)  # [B, K, F]
 
-    def take_over(self, search: BeamSearch) -> None:
-        """Take the results of the sentences that were not searched here.
-
-        Args:
-            search (BeamSearch): Which has searched them all, with fewer beams.
-        """
-        others = torch.ones_like(self.limits, dtype=torch.bool)
-        others[self.searched] = False
-        length = max(search.finished_paths.shape[2], self.finished_paths.shape[2])
-        for name in ("finished_paths", "finished_scores", "finished_lengths"):
-            # Copies, because what was made in inference mode cannot be changed outside of it.
-            ours = getattr(self, name).clone()
-            theirs = getattr(search, name)[others]
-            if name == "finished_paths":
-                ours = self._filled(ours, length)
-                theirs = self._filled(theirs, length)
-            ours[others, : search.num_beams] = theirs
-            setattr(self, name, ours)
-
-    def _in_full_batch(self, function: Callable, *arguments: torch.Tensor) -> torch.Tensor:
-        # A processor may count on as many rows per sentence as the caller has asked for.
-        parts = zip(*(values.split(self.num_kept, dim=1) for values in arguments), strict=True)
-        return torch.cat([super(PhraseSearch, self)._in_full_batch(function, *part) for part in parts], dim=1)
-
-    def _candidates(self, log_probs: torch.Tensor) -> Candidates:
-        if self.num_new > 0:
-            before = gather_beams(self.progress, self.parents)
-            self.progress = self.tables.advanced(self.sentences, before, self.sequences[:, :, -1:]).squeeze(2)
-        scores, tokens, missing = self._options(log_probs)
+    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
+        progress = self.progress[search.sentences]  # [N, K, F]
+        if search.num_new > 0:
+            before = gather_beams(progress, search.parents)
+            progress = self.tables.advanced(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
+            self.progress[search.sentences] = progress
+        scores, tokens, missing = self._options(search, log_probs, progress)  # [N, K or 1, O]
         parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
-        scores, index = scores.flatten(1).sort(descending=True, stable=True)
-        tokens, missing, parents = (values.flatten(1).gather(1, index) for values in (tokens, missing, parents))
-        # First what ends, of the best complete ones; then for each number of missing tokens the best that go on.
-        is_last = self.limits[self.sentences].unsqueeze(1) <= self.num_new + 1
-        ends = is_last if self.eos is None else is_last | torch.isin(tokens, self.eos)
+        scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
+        tokens = tokens.flatten(1).gather(1, index)
+        missing = missing.flatten(1).gather(1, index)
+        parents = parents.flatten(1).gather(1, index)
+        order = self._order(search, scores, tokens, missing)
+        order, chosen = order.sort(dim=1, stable=True)
+        width = self.num_kept + search.num_beams
+        chosen = chosen[:, :width]
+        is_nothing = order[:, :width] == 2
+        return Candidates(
+            _filled(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
+            _filled(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
+            _filled(tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)), width, max(search.fill, 0)),
+        )
+
+    def _order(
+        self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
+    ) -> torch.Tensor:
+        """For options in the order of their scores [N, K * O]: 0 for what ends, 1 for what goes on, 2 for what is not kept.
+
+        Of the options that end the best complete ones are kept, of the others the best for each number of missing tokens.
+        """
+        is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
+        ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Ways that go on, numbered among those that miss as many tokens.
+        # The rank of an option that goes on among those that miss as many tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
-        ranks = ((missing.unsqueeze(2) == numbers) & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
+        misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
+        ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
         is_good_enough = ranks.gather(2, missing.unsqueeze(2)).squeeze(2) <= self.num_kept
         is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
-        width = self.num_kept + self.num_beams
-        order, chosen = torch.where(is_kept, 1 - ends.long(), 2).sort(dim=1, stable=True)
-        is_nothing = order[:, :width] == 2
-        found = []
-        for values, nothing in ((scores, NEG_INF), (parents, 0), (tokens, max(self.fill, 0))):
-            values = values.gather(1, chosen[:, :width]).masked_fill(is_nothing, nothing)
-            found.append(torch.nn.functional.pad(values, (0, width - values.shape[1]), value=nothing))
-        return Candidates(*found)
+        return torch.where(is_kept, 1 - ends.long(), 2)
 
-    def _options(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _options(
+        self, search: BeamSearch, log_probs: torch.Tensor, progress: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ways to go on that leave capacity for the missing tokens: scores, tokens and missing tokens [N, K or 1, O].
 
         Candidates that leave too little room for the missing phrases get 2 * NEG_INF.
         """
-        progress = self.progress[:, : log_probs.shape[1]]
-        total = log_probs + self.scores[:, : log_probs.shape[1], None]
+        sentences = search.sentences
+        num_beams = log_probs.shape[1]
+        progress = progress[:, :num_beams]
+        total = log_probs + search.scores[:, :num_beams, None]  # [N, K or 1, V]
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
-        is_one = (columns < self.num_options[self.sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
+        is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
         # Those that bring a phrase forward are looked at however improbable they are.
-        added = self.tables.next_tokens(self.sentences, progress)
-        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_one.unsqueeze(2)).any(dim=3)
+        added = self.tables.next_tokens(sentences, progress)  # [N, K or 1, F]
+        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
-        is_one = torch.cat((is_one, (added >= 0) & ~is_known), dim=2)
+        is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
-        missing = self.tables.missing(self.sentences, self.tables.advanced(self.sentences, progress, tokens))
-        capacity = (self.capacity[self.sentences] - self.num_new - 1).view(-1, 1, 1)
-        if self.eos is not None:
-            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, self.eos), 0)
-        return scores.masked_fill(~is_one | (missing > capacity), 2 * NEG_INF), tokens, missing
+        missing = self.tables.missing(sentences, self.tables.advanced(sentences, progress, tokens))
+        capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
+        if search.eos is not None:
+            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
+        return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
+
+
+def _filled(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=value)
 
 
 def check_phrases(
     must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int, has_own_cache: bool
 ) -> None:
-    """Check the phrases that translations shall contain.
-
-    Args:
-        must_contain (Sequence): For each sentence its phrases, lists of token ids.
-        config (GenerationConfig): The settings they come with.
-        num_classes (int): V.
-        has_own_cache (bool): True if the caller gives a cache.
+    """Check the phrases that translations shall contain, for V classes.
 
     Raises:
-        ValueError: If the phrases are not lists of lists of token ids, tokens are sampled, or there is a cache.
+        ValueError: If the phrases are not lists of lists of token ids, tokens are sampled, or the caller gives a cache.
         PhraseError: If a setting forbids a phrase.
     """
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
@@ -369,15 +334,15 @@ def check_phrases(
 
 
 def search_again(
-    task: Any, config: GenerationConfig, must_contain: Sequence[Sequence[Sequence[int]]], search: BeamSearch
+    task: SearchTask, config: GenerationConfig, must_contain: Sequence[Sequence[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """The search for translations that contain phrases, of the sentences whose translations lack one so far.
+    """Search for translations that contain phrases, for the sentences whose translations lack one so far.
 
     A sentence for which nothing is found with all phrases is searched with the most of them that are possible, taken in
     their order; with none of them it keeps what was found before.
 
     Args:
-        task (Any): The batch, as `generate` searches it.
+        task (SearchTask): The batch.
         config (GenerationConfig): The settings.
         must_contain (Sequence): For each sentence its phrases, lists of token ids.
         search (BeamSearch): The search without phrases, when it is over; most translations contain them by themselves.
@@ -416,16 +381,61 @@ def search_again(
 
 
 def _grid_search(
-    task: Any, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
-) -> PhraseSearch:
+    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
+) -> BeamSearch:
     """The search with these phrases of some sentences; the others keep what the search without phrases has found.
 
     Raises:
         PhraseError: If the phrases of a sentence do not fit into its translation.
     """
     num_sentences = len(task.prompt)
+    device = task.prompt.device
+    phrases = _fitting(task, config, wanted)
+    grid = copy.copy(config)
+    grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
+    rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
+    # A sentence without phrases is searched as it would be by itself; one beam ends with its first `</s>`.
+    has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
+    rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
+    # Beams that may not end yet have no guess of what they will come to.
+    rule.is_exact |= ~has_none
+    # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
+    sentences = torch.tensor(sorted(wanted) if search.may_leave else range(num_sentences), device=device)
+    inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
+    found = replace(task, inputs=inputs).run(
+        grid,
+        candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
+        stopping_rule=rule,
+        sentences=sentences,
+        # A processor may count on as many rows per sentence as the caller has asked for.
+        rows_per_sentence=config.num_beams,
+    )
+    if search.may_leave:
+        _take_over(found, sentences, search)
+    return found
+
+
+def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
+    """Give a search the results of an `earlier` one, with fewer beams, for the sentences that were not `searched` [N] again."""
+    others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
+    others[searched] = False
+    length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
+    beams = slice(earlier.num_beams)
+    # Copies, because what was made in inference mode cannot be changed outside of it.
+    found.finished_paths = found.filled(found.finished_paths, length).clone()
+    found.finished_paths[others, beams] = found.filled(earlier.finished_paths, length)[others]
+    found.finished_scores = found.finished_scores.clone()
+    found.finished_scores[others, beams] = earlier.finished_scores[others]
+    found.finished_lengths = found.finished_lengths.clone()
+    found.finished_lengths[others, beams] = earlier.finished_lengths[others]
+
+
+def _fitting(
+    task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
+) -> list[list[Sequence[int]]]:
+    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they overlap."""
     capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
-    phrases: list[list[Sequence[int]]] = [[] for _ in range(num_sentences)]
+    phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
         fitting = _fitting_phrases(asked, task.prompt[sentence], capacities[sentence])
         if fitting is None:
@@ -437,17 +447,7 @@ def _grid_search(
                 f"{capacities[sentence]}{end}; give a larger `max_new_tokens` or fewer phrases",
             )
         phrases[sentence] = fitting
-    grid = copy.copy(config)
-    grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
-    # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
-    kept = sorted(wanted) if search.may_leave else range(num_sentences)
-    make_search = partial(PhraseSearch, phrases=phrases, num_kept=config.num_beams)
-    sentences = torch.tensor(kept, device=task.prompt.device)
-    inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = replace(task, inputs=inputs).run(grid, make_search, sentences)
-    if search.may_leave:
-        found.take_over(search)
-    return found
+    return phrases
 
 
 def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
@@ -469,8 +469,8 @@ def _fitting_phrases(phrases: list[Sequence[int]], prompt: torch.Tensor, capacit
 def _num_missing(phrases: list[Sequence[int]], prompt: torch.Tensor) -> int:
     """The number of tokens after which a translation that begins with the prompt [P] can have all phrases."""
     tables = PhraseTables([phrases], prompt.device)
+    progress = tables.begun(prompt.unsqueeze(0))  # [1, 1, F]
     sentence = torch.zeros(1, dtype=torch.int64, device=prompt.device)
-    progress = tables.begun(sentence, prompt.unsqueeze(0))
     return int(tables.missing(sentence, progress.unsqueeze(2)))
 
 
@@ -490,12 +490,7 @@ def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
 def unmet_phrases(
     search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[list[Sequence[int]]]]:
-    """For each sentence and each of its results the phrases that the result lacks.
-
-    Args:
-        search (BeamSearch): The search, when it is over.
-        must_contain (Sequence): For each sentence its phrases, lists of token ids.
-    """
+    """For each sentence and each of its results in a finished search the phrases that the result lacks."""
     sequences, scores, _ = search.results()
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
@@ -506,12 +501,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Warn of each sentence whose best translation lacks a phrase.
-
-    Args:
-        unmet (list): From `unmet_phrases`.
-        config (GenerationConfig): The settings.
-    """
+    """Warn of each sentence whose best translation lacks a phrase, from what `unmet_phrases` returns."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(
