@@ -35,9 +35,9 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .recipe import load_recipe
     from .translation.distillation import DistillationJob, distill
-    from .translation.translator import TranslationOptions
 
     of_search = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard", "on_error")}
     options = TranslationOptions.of(**of_search, **_generate_arguments(arguments))
@@ -116,8 +116,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .translation.files import TranslationJob, translate_file
-    from .translation.translator import TranslationOptions
 
     # Somebody who types sees each translation at once; a file is sorted by length in windows, which is faster.
     is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
@@ -142,9 +142,9 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _parse(arguments: argparse.Namespace) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .parsing.files import ParsingJob
     from .translation.files import translate_file
-    from .translation.translator import TranslationOptions
 
     is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
     options = TranslationOptions.of(

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.translator_vaswani import Hypothesis, Segment, TranslationOptions, translation_token_ids
+from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.scoring_vaswani import Translation, Word, align_words, join_translations, shift_alignment, target_word_indices
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.alignment import align_words, shift_alignment, target_word_indices
-from vaswani_hf.translation.pytorch import token_log_probs
-from vaswani_hf.translation.scoring import Translation, Word, join_translations
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
@@ -63,14 +62,14 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
         )
         rows = [
-            translation_token_ids(row, len(ids[i // 3]), longest + 1, model)
+            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1)
             for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
         segments = [Segment(text, tokenizer(text)["input_ids"], []) for text in TEXTS for _ in range(3)]
         options = TranslationOptions(return_scores=True, generate=settings)
-        scores = [scored.score for (scored,) in translator._described(segments, hypotheses, options)]
+        scores = [scored.score for (scored,) in translator._scored(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
         # The same way through the translator, whose batches are in another order.
         options = {"target_prefixes": prefixes, **search}

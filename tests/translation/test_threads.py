@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextIteratorStreamer, pipeline
 
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.translator_vaswani import prefix_token_ids
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.constraints import prefix_token_ids
 
 NUM_THREADS, NUM_CALLS = 8, 250
 TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!"]

@@ -13,14 +13,16 @@ import torch
 from transformers import set_seed
 
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, tags_of
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
-from vaswani_hf.model.translator_vaswani import Hypothesis, Request, TranslationOptions, batches_by_length
+from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.text_rules_vaswani import is_loop
+from vaswani_hf.model.translator_vaswani import batches_by_length, tags_of
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.pytorch import PyTorchBackend
-from vaswani_hf.translation.repetition import is_loop
 
 TRAINING_LIBRARIES = ("accelerate", "datasets", "evaluate", "matplotlib", "pyarrow", "sacrebleu", "tensorboard")
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
@@ -156,7 +158,7 @@ def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
 
 
 def test_a_loop_that_stays_stays_as_it_was(looper, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.translation.translator.ngram_size_without_loops", lambda source: 5)
+    monkeypatch.setattr("vaswani_hf.model.translator_vaswani.ngram_size_without_loops", lambda source: 5)
     assert list(looper.translate(["one"], repetition_guard=True)) == [" ".join(["eins"] * 9)]
     assert len(looper.backend.calls) == 2
 

@@ -183,6 +183,17 @@ def value_of(settings: Any, name: str) -> Any:
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
+def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
+    """The value of a setting of `generate`: that of the call, even if it is None, or of its config, or of the checkpoint."""
+    if name in settings:
+        return settings[name]
+    for config in (settings.get("generation_config"), generation_config):
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    return None
+
+
 def type_of(declared: Field) -> type | None:
     """The type of an option that is one of int, float, str and bool; None for all others."""
     kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not NoneType]
