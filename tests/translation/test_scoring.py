@@ -199,7 +199,7 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
     tokenizer = train_tokenizer(["x"], 260)
     text = "  Łódź 日本\tö "
     options = TranslationOptions(return_alignments=True)
-    (segment,) = Translator(copier.model, tokenizer, tokenizer)._segments([text], options)
+    (segment,) = Translator(copier.model, tokenizer, tokenizer)._tokenize([text], options)
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
@@ -237,4 +237,5 @@ def test_parts_are_joined():
     assert [word.word for word in joined.words] == ["a", "b", "c"]
     assert joined.alignment == "1-0 0-1 3-2"
     assert shift_alignment("2-0 14-3", 1) == "2-1 14-4"
-    assert join_translations([Translation("a"), Translation("b")], ["", " ", ""]) == Translation("a b")
+    unscored = [Translation("a", token_ids=[5]), Translation("b", token_ids=[6])]
+    assert join_translations(unscored, ["", " ", ""]) == Translation("a b", token_ids=[5, 6])

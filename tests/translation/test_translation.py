@@ -287,7 +287,7 @@ def test_endless_input_is_translated_as_it_comes(copier):
         ({"window": 0}, "`window` must be a positive integer, but is 0."),
         (
             {"must_contain": [None, [" "]]},
-            "A phrase of `must_contain` must have at least one character, but one is empty.",
+            "Line 2: A phrase of `must_contain` must have at least one character, but is empty.",
         ),
     ],
 )
@@ -312,20 +312,16 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
         ),
         (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
         (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
-        (lambda t: list(t.translate(["a", 3])), "Line 2 of `lines` must be a str, but is of type int."),
-        (lambda t: list(t.translate([b"a"])), "Line 1 of `lines` must be a str, but is of type bytes."),
-        (
-            lambda t: list(t.translate([None], split_sentences=True)),
-            "Line 1 of `lines` must be a str, but is of type NoneType.",
-        ),
+        (lambda t: list(t.translate(["a", 3])), "Line 2: A text to translate must be a str, but is of type int."),
+        (lambda t: list(t.translate([b"a"])), "Line 1: A text to translate must be a str, but is of type bytes."),
         (lambda t: list(t.score(["a"], [3])), "Line 1 of `targets` must be a str, but is of type int."),
         (
             lambda t: list(t.translate(["a"], target_prefixes=[3])),
-            "Line 1 of `target_prefixes` must be a str, but is of type int.",
+            "Line 1: A target prefix must be a str, but is of type int.",
         ),
         (
             lambda t: list(t.translate(["a", "b"], must_contain=[None, ["c", 3]])),
-            "Line 2 of `must_contain` must be a str, but is of type int.",
+            "Line 2: A phrase of `must_contain` must be a str, but is of type int.",
         ),
         (
             lambda t: list(t.translate(["a", "b"], must_contain=[None, 3])),
@@ -342,9 +338,9 @@ def test_what_is_no_text_is_refused_in_a_sentence(translator, call, message):
 @pytest.mark.parametrize(
     ("call", "place"),
     [
-        (lambda t: t.translate(["a", "b\ud800"], window=1), "Line 2 of `lines`"),
-        (lambda t: t.translate(["a", "b"], target_prefixes=[None, "\ud800"]), "Line 2 of `target_prefixes`"),
-        (lambda t: t.translate(["a", "b"], must_contain=[None, ["\ud800"]]), "Line 2 of `must_contain`"),
+        (lambda t: t.translate(["a", "b\ud800"], window=1), "Line 2: A text to translate"),
+        (lambda t: t.translate(["a", "b"], target_prefixes=[None, "\ud800"]), "Line 2: A target prefix"),
+        (lambda t: t.translate(["a", "b"], must_contain=[None, ["\ud800"]]), "Line 2: A phrase of `must_contain`"),
         (lambda t: t.score(["a", "b"], ["c", "\ud800"]), "Line 2 of `targets`"),
     ],
 )
@@ -392,7 +388,7 @@ def test_a_bad_line_costs_no_other(translator):
         if line in good:
             assert found == next(expected)
         else:
-            assert found.text == "" and found.error.startswith(f"Line {lines.index(line) + 1} of `lines` must")
+            assert found.text == "" and found.error.startswith(f"Line {lines.index(line) + 1}: A text to translate must")
     scored = list(translator.score(["one", None], ["a", "b"], on_error="skip"))
     assert scored[0].error is None and scored[0].score == next(translator.score(["one"], ["a"])).score
     assert scored[1].error == "Line 2 of `sources` must be a str, but is of type NoneType."

@@ -17,11 +17,11 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from .attention_vaswani import AttentionRecorder
-from .beam_search_vaswani import NotFiniteError, SentenceError
+from .beam_search_vaswani import NotFiniteError
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .generation_vaswani import FiniteLogits, VaswaniGeneration, checked_models
+from .generation_vaswani import FiniteLogits, checked_models
 from .options_vaswani import setting_of
-from .phrase_search_vaswani import PhraseError, forbidden_tokens
+from .phrase_search_vaswani import forbidden_tokens
 
 
 @dataclass(slots=True)
@@ -125,7 +125,8 @@ class PyTorchBackend:
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
         self.ensemble = checked_models(ensemble)
-        if self.ensemble and not isinstance(model, VaswaniGeneration):
+        self._is_vaswani = self.model.config.model_type == "vaswani"
+        if self.ensemble and not self._is_vaswani:
             raise ValueError(
                 f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their "
                 "order."
@@ -139,9 +140,9 @@ class PyTorchBackend:
     @property
     def max_positions(self) -> float | None:
         """See `Backend.max_positions`."""
-        config = self.model.config
-        if config.model_type != "vaswani":
+        if not self._is_vaswani:
             return None
+        config = self.model.config
         return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 
     def seed(self, seed: int) -> None:
@@ -156,18 +157,14 @@ class PyTorchBackend:
         prompts = _prompts(segments)
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
-        if not isinstance(self.model, VaswaniGeneration):
+        if not self._is_vaswani:
             # Models of others do not check their logits.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
             finite.refuse(len(segments))
-        except SentenceError as error:
-            segment = segments[error.sentence]
-            error.text = segment.text
-            if isinstance(error, PhraseError):
-                texts = zip(segment.phrases, segment.phrase_texts, strict=True)
-                error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]
+        except ValueError as error:
+            _name_text(error, segments)
             raise
         found = self._hypotheses(sequences, prompts)
         self._note_forced_tokens(found, max(map(len, prompts)), arguments)
@@ -200,7 +197,7 @@ class PyTorchBackend:
             self._refuse_forbidden_prefixes(segments, settings)
             arguments |= self._prompt_arguments(prompts)
         if any(segment.phrases for segment in segments):
-            if not isinstance(self.model, VaswaniGeneration):
+            if not self._is_vaswani:
                 raise ValueError(
                     f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
                     "knows no phrases."
@@ -354,6 +351,22 @@ def token_log_probs(
             attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
     averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
     return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
+
+
+def _name_text(error: Any, segments: list[Segment]) -> None:
+    """Gives an error of a sentence the text of the sentence, and the texts of the phrases to blame.
+
+    The attributes decide and not the class: transformers may load the code of a checkpoint twice, once for the model and once
+    for the pipeline.
+    """
+    number = getattr(error, "sentence", None)
+    if number is None:
+        return
+    segment = segments[number]
+    error.text = segment.text
+    if hasattr(error, "phrases"):
+        texts = zip(segment.phrases, segment.phrase_texts, strict=True)
+        error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
