@@ -55,6 +55,7 @@ from transformers import (
 )
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from .model import pipeline_vaswani
 from .model.configuration_vaswani import VaswaniConfig
 from .model.language_models_vaswani import (
     VaswaniDecoderConfig,
@@ -72,8 +73,20 @@ from .model.modeling_vaswani import (
     VaswaniPreTrainedModel,
 )
 from .model.pipeline_vaswani import DIRECTION, TASK
-from .translation_pipeline import TranslationPipeline
 from .version import __version__
+
+
+class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
+    """Translations of texts by any encoder-decoder model that generates; see the base class."""
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
+        """Pushes the model with its tokenizers and its code; a Vaswani model is checked as `vaswani push` checks it."""
+        if self.model.config.model_type != "vaswani":
+            return super().push_to_hub(repo_id, **kwargs)
+        # Importing the code that pushes takes long.
+        from .publish.push import push_pipeline
+
+        return push_pipeline(self, repo_id, **kwargs)
 
 
 class _NoDefault(dict):

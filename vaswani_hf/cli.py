@@ -35,9 +35,9 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .recipe import load_recipe
     from .translation.distillation import DistillationJob, distill
-    from .translation.translator import TranslationOptions
 
     of_search = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard", "on_error")}
     options = TranslationOptions.of(**of_search, **_generate_arguments(arguments))
@@ -116,8 +116,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _translate(arguments: argparse.Namespace) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .translation.files import TranslationJob, translate_file
-    from .translation.translator import TranslationOptions
 
     # Somebody who types sees each translation at once; a file is sorted by length in windows, which is faster.
     is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
@@ -142,9 +142,9 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _parse(arguments: argparse.Namespace) -> None:
+    from .model.options_vaswani import TranslationOptions
     from .parsing.files import ParsingJob
     from .translation.files import translate_file
-    from .translation.translator import TranslationOptions
 
     is_typed = arguments.text is None and arguments.input is None and sys.stdin is not None and sys.stdin.isatty()
     options = TranslationOptions.of(
@@ -160,7 +160,7 @@ def _parse(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    from .checkpoint.decoding import SCORE_SETTINGS
+    from .model.options_vaswani import SCORE_SETTINGS
     from .translation.files import ScoringJob, score_files
 
     _generate_arguments(arguments)
@@ -221,8 +221,7 @@ def _precision(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    from .checkpoint.decoding import DECODING_SETTINGS
-    from .model.generation_vaswani import validate_search_fields
+    from .model.options_vaswani import DECODING_SETTINGS, validate_search_fields
 
     given = {name: value for name in DECODING_SETTINGS if (value := getattr(arguments, name, None)) is not None}
     # Impossible ones are refused before a model is loaded, whose own settings may ask for sampling.

@@ -6,7 +6,8 @@ import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from vaswani_hf.checkpoint.tokenizers import direction_tag, tags_of
+from vaswani_hf.checkpoint.tokenizers import direction_tag
+from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.directions import in_both_directions
 from vaswani_hf.data.preparation import CorpusReport, prepare_pairs

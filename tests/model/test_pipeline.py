@@ -1,8 +1,10 @@
 """pipeline("translation") gives what generate() and decode() give, for our models and for T5, Marian and mBART."""
 
 import enum
+import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from itertools import count, islice
@@ -205,7 +207,7 @@ def test_an_empty_text_is_translated_to_an_empty_text(translator):
     ("inputs", "name"), [(3, "int"), (None, "NoneType"), (["a cat", 3], "int"), ({"en": "a cat"}, "dict")]
 )
 def test_what_is_no_text_is_named(translator, inputs, name):
-    with pytest.raises(TypeError, match=f"^A text to translate must be a str, but one is of type {name}.$"):
+    with pytest.raises(TypeError, match=f"^A text to translate must be a str, but is of type {name}.$"):
         translator(inputs)
 
 
@@ -342,7 +344,7 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, num_beams, r
     assert translator(TEXTS[1], stop_sequence="~", num_beams=num_beams) == RECORDS[1:2]
     with pytest.warns(UserWarning, match="^`stop_sequence` has several tokens; the first ends a translation.$"):
         assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
-    with pytest.raises(TypeError, match="^A stop sequence must be a str, but one is of type int.$"):
+    with pytest.raises(TypeError, match="^A stop sequence must be a str, but is of type int.$"):
         translator(TEXTS[1], stop_sequence=3)
 
 
@@ -640,7 +642,7 @@ def test_long_texts(translator):
     assert list(translator(dataset, split_sentences=True)) == [[record] for record in expected]
     splitting = TranslationPipeline(translator.model, translator.tokenizer, device="cpu", split_sentences=True)
     assert splitting(text) == expected[:1] and splitting(text, num_beams=2, num_return_sequences=2)[1]
-    with pytest.raises(TypeError, match="^A text to translate must be a str, but one is of type int.$"):
+    with pytest.raises(TypeError, match="^A text to translate must be a str, but is of type int.$"):
         splitting(["a cat", 3])
     with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
         translator(text, split_sentences=True, return_tensors=True)
@@ -721,43 +723,40 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
     )
 
 
-def travelling(translator):
-    """The pipeline of a repository whose code is loaded without the package."""
-    kind = vaswani_hf.model.pipeline_vaswani.TranslationPipeline
-    return kind(translator.model, translator.tokenizer, target_tokenizer=translator.target_tokenizer, device="cpu")
-
-
-def test_plain_translation_is_the_same_without_the_package_and_by_the_translator(translator):
+def test_plain_translation_is_the_same_by_the_translator(translator):
     texts = [*TEXTS, " the dog  ", ""]
     expected = [record["translation_text"] for record in translator(texts)]
     guarded = translator(texts, repetition_guard=True, split_sentences=True)
-    package = Translator(translator.model, translator.tokenizer, translator.target_tokenizer)
-    assert list(package.translate(texts)) == expected
+    of_package = Translator(translator.model, translator.tokenizer, translator.target_tokenizer)
+    assert list(of_package.translate(texts)) == expected
     assert [record["translation_text"].strip() for record in guarded] == expected
-    assert [record["translation_text"] for record in travelling(translator)(texts)] == expected
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"return_scores": True},
-        {"return_alignments": True},
-        {"split_sentences": True},
-        {"repetition_guard": True},
-        {"target_prefix": "der"},
-        {"must_contain": ["der"]},
-    ],
-    ids=str,
-)
-def test_what_does_not_travel_asks_for_the_package(translator, settings):
-    translator = travelling(translator)
-    with pytest.raises(ModuleNotFoundError) as raised:
-        translator("a cat", **settings)
-    assert str(raised.value) == (
-        f"`{min(settings)}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-        "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
-    )
-    assert translator("a cat", **dict.fromkeys(settings)) == RECORDS[:1]
+EVERY_OPTION = {
+    **{"return_scores": True, "return_alignments": True, "split_sentences": True, "repetition_guard": True},
+    **{"target_prefix": "der", "must_contain": ["Hund"], "num_beams": 3, "window": 2},
+}
+
+
+def test_every_option_works_without_the_package(translator, tmp_path):
+    translator.save_pretrained(tmp_path)
+    for path in Path(vaswani_hf.model.pipeline_vaswani.__file__).parent.glob("*_vaswani.py"):
+        shutil.copy(path, tmp_path)
+    code = f"""
+import json, sys
+sys.modules["vaswani_hf"] = None
+from transformers import pipeline
+translator = pipeline("translation", model={str(tmp_path)!r}, device="cpu", trust_remote_code=True)
+print(json.dumps(translator({TEXTS!r}, **{EVERY_OPTION!r})))
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    for record, expected in zip(found, translator(TEXTS, **EVERY_OPTION), strict=True):
+        assert record.pop("score") == pytest.approx(expected.pop("score"), abs=1e-5)
+        assert record["translation_text"] == expected["translation_text"]
+        assert record["alignment"] == expected["alignment"]
+        assert record.keys() == expected.keys()
 
 
 def test_batches_hold_texts_of_similar_length(translator, t5, tokenizer, monkeypatch):
@@ -799,4 +798,3 @@ def test_the_package_pushes_the_pipelines_of_its_models(translator, t5, tokenize
     assert pushed == [((translator, "alice/model"), {"private": True})]
     monkeypatch.setattr(pipelines.Pipeline, "push_to_hub", lambda *given, **kwargs: "by transformers")
     assert pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu").push_to_hub("x") == "by transformers"
-    assert travelling(translator).push_to_hub("alice/model") == "by transformers"

@@ -19,8 +19,9 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import DataSection
 from vaswani_hf.training import train
 from vaswani_hf.translation.distillation import DistillationJob, distill
-from vaswani_hf.translation.pytorch import PyTorchBackend
-from vaswani_hf.translation.translator import TranslationOptions, Translator
+from vaswani_hf.model.backend_vaswani import PyTorchBackend
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.translation import Translator
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """

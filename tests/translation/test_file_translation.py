@@ -19,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.cli import main
-from vaswani_hf.translation.scoring import Translation
-from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.scoring_vaswani import Translation
+from vaswani_hf.translation import Translator
 from vaswani_hf.translation.workers import _that_travels, translate_in_processes
 
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. ", "die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]

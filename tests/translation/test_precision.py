@@ -213,13 +213,13 @@ def test_the_first_lines_of_a_file_decide_for_a_run_that_is_continued(
     copier_checkpoint, sources, tmp_path, vaswani, in_hardware, monkeypatch
 ):
     decided_by = []
-    settle = precision.settle
+    choose_dtype = precision.choose_dtype
 
     def watched(translator, requests, options):
         decided_by.append([request.text for request in requests])
-        settle(translator, requests, options)
+        choose_dtype(translator, requests, options)
 
-    monkeypatch.setattr("vaswani_hf.translation.translator.settle", watched)
+    monkeypatch.setattr("vaswani_hf.translation.translator.choose_dtype", watched)
     output = tmp_path / "out.txt"
     output.write_text("".join(text + "\n" for text in TEXTS[:5]), encoding="utf-8")
     options = ("--dtype", "auto", "--input", sources, "--output", output, "--resume", "--window", 2)

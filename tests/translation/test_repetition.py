@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vaswani_hf.translation.repetition import _repeats, is_loop, ngram_size_without_loops
+from vaswani_hf.model.text_rules_vaswani import _repeats, is_loop, ngram_size_without_loops
 
 LOOPS = [
     ("sehr " * 30, "very very very good"),

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.translator_vaswani import Hypothesis, Segment, TranslationOptions, translation_token_ids
+from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.scoring_vaswani import Translation, Word, align_words, join_translations, shift_alignment, target_word_indices
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.alignment import align_words, shift_alignment, target_word_indices
-from vaswani_hf.translation.pytorch import token_log_probs
-from vaswani_hf.translation.scoring import Translation, Word, join_translations
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
@@ -63,14 +62,14 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
         )
         rows = [
-            translation_token_ids(row, len(ids[i // 3]), longest + 1, model)
+            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1)
             for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
         segments = [Segment(text, tokenizer(text)["input_ids"], []) for text in TEXTS for _ in range(3)]
         options = TranslationOptions(return_scores=True, generate=settings)
-        scores = [scored.score for (scored,) in translator._described(segments, hypotheses, options)]
+        scores = [scored.score for (scored,) in translator._scored(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
         # The same way through the translator, whose batches are in another order.
         options = {"target_prefixes": prefixes, **search}
@@ -129,7 +128,7 @@ def test_the_model_s_settings_are_left_alone(copier):
     ("settings", "message"),
     [
         ({"length_penalty_type": "google"}, '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
-        ({"length_penalty": "much"}, "`length_penalty` must be a number, but is 'much'."),
+        ({"length_penalty": "much"}, "`length_penalty` must be a finite number, but is 'much'."),
         ({"num_beams": 3}, "`score` takes no argument `num_beams`."),
     ],
 )
@@ -200,7 +199,7 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
     tokenizer = train_tokenizer(["x"], 260)
     text = "  Łódź 日本\tö "
     options = TranslationOptions(return_alignments=True)
-    (segment,) = Translator(copier.model, tokenizer, tokenizer)._segments([text], options)
+    (segment,) = Translator(copier.model, tokenizer, tokenizer)._tokenize([text], options)
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
@@ -238,4 +237,5 @@ def test_parts_are_joined():
     assert [word.word for word in joined.words] == ["a", "b", "c"]
     assert joined.alignment == "1-0 0-1 3-2"
     assert shift_alignment("2-0 14-3", 1) == "2-1 14-4"
-    assert join_translations([Translation("a"), Translation("b")], ["", " ", ""]) == Translation("a b")
+    unscored = [Translation("a", token_ids=[5]), Translation("b", token_ids=[6])]
+    assert join_translations(unscored, ["", " ", ""]) == Translation("a b", token_ids=[5, 6])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from vaswani_hf.translation.sentences import join_sentences, split_sentences
+from vaswani_hf.model.text_rules_vaswani import join_sentences, split_sentences
 
 # Each with | where it is to be split.
 SPLIT = [

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextIteratorStreamer, pipeline
 
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.translator_vaswani import prefix_token_ids
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.constraints import prefix_token_ids
 
 NUM_THREADS, NUM_CALLS = 8, 250
 TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!"]
@@ -111,14 +111,14 @@ def test_threads_that_cut_otherwise_get_what_they_ask_for(copier):
     translator = Translator(copier.model, copier.source_tokenizer, copier.target_tokenizer)
     texts = ["der Hund läuft über die Straße der Hund"] * 40
     ways = [TranslationOptions.of(), TranslationOptions.of(tokenize={"truncation": True, "max_length": 4})]
-    lengths = [len(translator._segments(texts[:1], options)[0].token_ids) for options in ways]
+    lengths = [len(translator._tokenize(texts[:1], options)[0].token_ids) for options in ways]
     assert lengths[0] > lengths[1]
 
     def work(number):
         found = []
         for i in range(50):
             way = (i + number) % 2
-            segments = translator._segments(texts, ways[way])
+            segments = translator._tokenize(texts, ways[way])
             found.append({len(segment.token_ids) for segment in segments} == {lengths[way]})
             # As the phrases and prefixes of the others are made.
             found.append(len(prefix_token_ids(texts[0], translator.target_tokenizer)) == lengths[0] - 1)

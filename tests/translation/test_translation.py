@@ -13,14 +13,16 @@ import torch
 from transformers import set_seed
 
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers, tags_of
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
-from vaswani_hf.model.translator_vaswani import Hypothesis, Request, TranslationOptions, batches_by_length
+from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.text_rules_vaswani import is_loop
+from vaswani_hf.model.translator_vaswani import batches_by_length, tags_of
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.pytorch import PyTorchBackend
-from vaswani_hf.translation.repetition import is_loop
 
 TRAINING_LIBRARIES = ("accelerate", "datasets", "evaluate", "matplotlib", "pyarrow", "sacrebleu", "tensorboard")
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
@@ -156,7 +158,7 @@ def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
 
 
 def test_a_loop_that_stays_stays_as_it_was(looper, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.translation.translator.ngram_size_without_loops", lambda source: 5)
+    monkeypatch.setattr("vaswani_hf.model.translator_vaswani.ngram_size_without_loops", lambda source: 5)
     assert list(looper.translate(["one"], repetition_guard=True)) == [" ".join(["eins"] * 9)]
     assert len(looper.backend.calls) == 2
 
@@ -285,7 +287,7 @@ def test_endless_input_is_translated_as_it_comes(copier):
         ({"window": 0}, "`window` must be a positive integer, but is 0."),
         (
             {"must_contain": [None, [" "]]},
-            "A phrase of `must_contain` must have at least one character, but one is empty.",
+            "Line 2: A phrase of `must_contain` must have at least one character, but is empty.",
         ),
     ],
 )
@@ -310,20 +312,16 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
         ),
         (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
         (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
-        (lambda t: list(t.translate(["a", 3])), "Line 2 of `lines` must be a str, but is of type int."),
-        (lambda t: list(t.translate([b"a"])), "Line 1 of `lines` must be a str, but is of type bytes."),
-        (
-            lambda t: list(t.translate([None], split_sentences=True)),
-            "Line 1 of `lines` must be a str, but is of type NoneType.",
-        ),
+        (lambda t: list(t.translate(["a", 3])), "Line 2: A text to translate must be a str, but is of type int."),
+        (lambda t: list(t.translate([b"a"])), "Line 1: A text to translate must be a str, but is of type bytes."),
         (lambda t: list(t.score(["a"], [3])), "Line 1 of `targets` must be a str, but is of type int."),
         (
             lambda t: list(t.translate(["a"], target_prefixes=[3])),
-            "Line 1 of `target_prefixes` must be a str, but is of type int.",
+            "Line 1: A target prefix must be a str, but is of type int.",
         ),
         (
             lambda t: list(t.translate(["a", "b"], must_contain=[None, ["c", 3]])),
-            "Line 2 of `must_contain` must be a str, but is of type int.",
+            "Line 2: A phrase of `must_contain` must be a str, but is of type int.",
         ),
         (
             lambda t: list(t.translate(["a", "b"], must_contain=[None, 3])),
@@ -340,9 +338,9 @@ def test_what_is_no_text_is_refused_in_a_sentence(translator, call, message):
 @pytest.mark.parametrize(
     ("call", "place"),
     [
-        (lambda t: t.translate(["a", "b\ud800"], window=1), "Line 2 of `lines`"),
-        (lambda t: t.translate(["a", "b"], target_prefixes=[None, "\ud800"]), "Line 2 of `target_prefixes`"),
-        (lambda t: t.translate(["a", "b"], must_contain=[None, ["\ud800"]]), "Line 2 of `must_contain`"),
+        (lambda t: t.translate(["a", "b\ud800"], window=1), "Line 2: A text to translate"),
+        (lambda t: t.translate(["a", "b"], target_prefixes=[None, "\ud800"]), "Line 2: A target prefix"),
+        (lambda t: t.translate(["a", "b"], must_contain=[None, ["\ud800"]]), "Line 2: A phrase of `must_contain`"),
         (lambda t: t.score(["a", "b"], ["c", "\ud800"]), "Line 2 of `targets`"),
     ],
 )
@@ -390,7 +388,7 @@ def test_a_bad_line_costs_no_other(translator):
         if line in good:
             assert found == next(expected)
         else:
-            assert found.text == "" and found.error.startswith(f"Line {lines.index(line) + 1} of `lines` must")
+            assert found.text == "" and found.error.startswith(f"Line {lines.index(line) + 1}: A text to translate must")
     scored = list(translator.score(["one", None], ["a", "b"], on_error="skip"))
     assert scored[0].error is None and scored[0].score == next(translator.score(["one"], ["a"])).score
     assert scored[1].error == "Line 2 of `sources` must be a str, but is of type NoneType."

@@ -9,7 +9,8 @@ from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.translation import Translator
-from vaswani_hf.translation.translator import Request, TranslationOptions
+from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.requests_vaswani import Request
 
 # A word may occur once, so that the third phrase cannot be there with the first two.
 CIRCLE = ["der Hund", "Hund läuft", "läuft der"]
@@ -136,14 +137,14 @@ HALF = r"'\\ud800', half a character, which UTF-8 cannot write.$"
 def test_half_a_character_is_one_sentence(copier):
     pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
     for inputs in ("\ud800 eins", ["eins", "\ud800"], iter(["\ud800"])):
-        with pytest.raises(ValueError, match=f"^A text to translate must be valid Unicode, but one holds {HALF}"):
+        with pytest.raises(ValueError, match=f"^A text to translate must hold text, but holds {HALF}"):
             list(pipeline(inputs))
     for constraint, name in (
         ({"target_prefix": "\ud800"}, "A target prefix"),
         ({"must_contain": ["\ud800"]}, "A phrase of `must_contain`"),
         ({"stop_sequence": "\ud800"}, "A stop sequence"),
     ):
-        with pytest.raises(ValueError, match=f"^{name} must be valid Unicode, but one holds {HALF}"):
+        with pytest.raises(ValueError, match=f"^{name} must hold text, but holds {HALF}"):
             pipeline("eins", **constraint)
     with pytest.raises(ValueError, match="half a character"):
         list(copier.translate_requests([Request("\ud800")], TranslationOptions()))
@@ -158,13 +159,13 @@ def test_what_is_no_list_of_texts_is_one_sentence(copier):
     tensor = torch.tensor([3, 4])
     for constraint, message in (
         ({"must_contain": tensor}, "`must_contain` must be a list of phrases, but is a Tensor."),
-        ({"must_contain": [tensor]}, "A phrase of `must_contain` must be a str, but one is of type Tensor."),
+        ({"must_contain": [tensor]}, "A phrase of `must_contain` must be a str, but is of type Tensor."),
         ({"target_prefix": tensor}, "`target_prefix` must be a str or a list of them, but is a Tensor."),
     ):
         with pytest.raises(TypeError, match=f"^{message}$"):
             pipeline("eins", **constraint)
     for phrases in (tensor.view(1, 2), [tensor], [[tensor]]):
-        with pytest.raises(TypeError, match="^Line 1 of `must_contain` must be a str, but is of type Tensor.$"):
+        with pytest.raises(TypeError, match="^Line 1: A phrase of `must_contain` must be a str, but is of type Tensor.$"):
             list(copier.translate(["eins"], must_contain=phrases))
     with pytest.raises(ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"):
         pipeline("eins", ensemble=copier.model)

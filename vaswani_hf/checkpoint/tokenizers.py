@@ -5,7 +5,6 @@ They are trained elsewhere (see data/tokenizer_training.py).
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +67,6 @@ def direction_tag(language: str) -> str:
         language: The language, such as "en".
     """
     return f">>{language}<<"
-
-
-def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags that a tokenizer knows, with their ids; none for a model of one direction.
-
-    Args:
-        tokenizer: Any tokenizer of transformers.
-    """
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {
-        token.content: token_id
-        for token_id, token in added.items()
-        if not token.special and re.fullmatch(r">>\S+<<", token.content)
-    }
 
 
 def is_tree_tokenizer(tokenizer: Any) -> bool:

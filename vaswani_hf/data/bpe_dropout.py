@@ -11,7 +11,7 @@ from random import Random
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.tokenizers import tags_of
+from ..model.translator_vaswani import tags_of
 
 # The half-merged words that are remembered, and the most pieces of one of them: about 30 MB for European text.
 _REMEMBERED_WORDS = 100_000

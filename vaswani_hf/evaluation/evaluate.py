@@ -14,8 +14,8 @@ from transformers.utils import logging
 
 from ..data.batching import PairCollator
 from ..model.loss_vaswani import IGNORED_LABEL
-from ..model.translator_vaswani import TOKENIZING
-from ..translation.translator import Translator, batches_by_length
+from ..model.translator_vaswani import TOKENIZING, batches_by_length
+from ..translation.translator import Translator
 from .bleu import score_translations
 
 logger = logging.get_logger(__name__)

@@ -19,9 +19,9 @@ from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.language_modeling import text_collator, with_both_ends
 from ..data.lines import read_lines
 from ..model.loss_vaswani import IGNORED_LABEL
-from ..model.translator_vaswani import TOKENIZING
+from ..model.translator_vaswani import TOKENIZING, batches_by_length
 from ..translation.output import standard_output
-from ..translation.translator import batches_by_length, checked_device
+from ..translation.translator import checked_device
 from .evaluate import perplexity
 
 logger = logging.get_logger(__name__)

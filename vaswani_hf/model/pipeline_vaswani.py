@@ -1,10 +1,12 @@
 """The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
 
-This file travels with every checkpoint so that the task works without the package; with the package
-`vaswani_hf.TranslationPipeline` adds what does not travel. It is a thin adapter of the engine in
-`translator_vaswani` and behaves as the pipeline of transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads.
-Differs from it: an empty text is translated to an empty text, lists are sorted by length, texts that are too long for a
-Vaswani model are translated in pieces, and a model may have a second tokenizer for the target language.
+The pipeline is a thin adapter of the translator in `translator_vaswani`. It behaves as the pipeline of transformers 4 did, for
+every model that `AutoModelForSeq2SeqLM` loads. Differs from it: an empty text is translated to an empty text, lists are sorted
+by length, texts that are too long for a Vaswani model are translated in pieces, a model may have a second tokenizer for the
+target language, and there are the options of the translator.
+
+This file travels with every checkpoint so that the task works without the package.
+
 Letters of shapes: T target length, K translations of one text (`num_return_sequences`).
 """
 
@@ -12,7 +14,8 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+from dataclasses import fields
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -21,26 +24,17 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled
-from .translator_vaswani import (
-    TOKENIZING,
-    Request,
-    TranslationEngine,
-    TranslationOptions,
-    check_tokenizers,
-    checked_text,
-    setting_of,
-)
+from .options_vaswani import TranslationOptions, setting_of
+from .requests_vaswani import Request, check_text
+from .scoring_vaswani import Translation
+from .translator_vaswani import TOKENIZING, Translator, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call that are none of `generate`, by the step that takes them.
-_CONSTRAINTS = ("target_prefix", "must_contain")
+# Arguments of a call for the source tokenizer, and for the records.
 _TOKENIZE = ("truncation", "src_lang", "tgt_lang")
-_BOTH = ("return_scores", "return_alignments")
-_POSTPROCESS = ("return_tensors", "return_text", *_BOTH)
+_POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
-# Arguments that the package adds; see `TranslationPipeline.engine`.
-_OF_THE_PACKAGE = (*_BOTH, *_CONSTRAINTS, "split_sentences", "repetition_guard", "on_error")
 
 
 class TranslationPipeline(Pipeline):
@@ -60,18 +54,24 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # Pipeline handles generation settings otherwise from version to version; the engine handles them here.
+    # The translator handles generation settings, because Pipeline does it differently from version to version.
     _pipeline_calls_generate = False
 
     def __init__(self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any):
-        """Takes a model with its tokenizers, as `transformers.pipeline` does, and defaults for calls.
+        """A pipeline of a model with its tokenizers, as `transformers.pipeline` makes it, with defaults for calls.
 
-        The task may be "translation_XX_to_YY": then XX and YY are the default of `src_lang` and `tgt_lang`. The target
-        tokenizer is by default the one in the subfolder `target_tokenizer` beside `tokenizer`, for a Vaswani model with
-        two vocabularies, and `tokenizer` for every other model.
+        Args:
+            model (PreTrainedModel): An encoder-decoder model.
+            tokenizer (PreTrainedTokenizerBase): The tokenizer of the source.
+            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target. By default that in the subfolder
+                `target_tokenizer` of the folder of `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for
+                every other model.
+            task (str): "translation", or "translation_XX_to_YY", where XX and YY are the defaults of `src_lang` and `tgt_lang`.
+            local_files_only (bool): True if the target tokenizer must not be downloaded.
+            **kwargs: Arguments of `Pipeline`, and defaults for calls.
 
         Raises:
-            ValueError: If the model is no encoder-decoder, or the tokenizers are not those of the model.
+            ValueError: If the model is no encoder-decoder, or the tokenizers do not fit the model.
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none.")
@@ -92,20 +92,21 @@ class TranslationPipeline(Pipeline):
         Args:
             inputs: A text, a sequence of texts, or a generator, dataset or other iterable of texts.
             *others: Nothing; several texts are one list.
-            **kwargs: For this call: `batch_size` (texts at most; by default batches of a Vaswani model hold 4096 tokens, those of
-                another model one text); `truncation` of the source to the tokenizer's `model_max_length` (bool); `src_lang` and
-                `tgt_lang`; `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of
-                "tensors" or "text"; `stop_sequence`, whose first token ends a translation as `</s>` does;
-                `clean_up_tokenization_spaces`; with the package imported also `return_scores`, `return_alignments`,
-                `split_sentences`, `repetition_guard`, `target_prefix` (a text that each translation begins with, or for a
-                sequence a list of them) and `must_contain` (a list of phrases that each translation contains, or for a sequence a
-                list of such lists); the rest, such as `num_beams`, `max_new_tokens` and `ensemble`, goes to `generate`.
+            **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`, `return_scores` and
+                `return_alignments`. By default batches of a Vaswani model hold 4096 tokens, those of another model one text. In
+                addition: `target_prefix` (a text that each translation begins with, or for a sequence a list of them);
+                `must_contain` (a list of phrases that each translation contains, or for a sequence a list of such lists);
+                `truncation` of the source to the tokenizer's `model_max_length` (bool); `src_lang` and `tgt_lang`;
+                `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of "tensors" or
+                "text"; `stop_sequence`, whose first token ends a translation as `</s>` does; `clean_up_tokenization_spaces`. All
+                others, such as `num_beams`, `max_new_tokens` and `ensemble`, go to `generate`.
 
         Returns:
             For a text the list of its K translations, each a dict with `translation_text` (str) or `translation_token_ids`
-            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has them;
-            `unmet_phrases` if the translation lacks phrases of `must_contain`. There are fewer than K if the search finds fewer. For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
-            such lists, which reads as it goes.
+            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has
+            them; `unmet_phrases` if the translation lacks phrases of `must_contain`. There are fewer than K if the search finds
+            fewer. For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an
+            iterator of such lists, which reads as it goes.
 
         Raises:
             TypeError: If a text is no str, or texts are several arguments.
@@ -124,11 +125,10 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
-        given = {name: forward.pop(name, None) for name in _CONSTRAINTS}
-        constraints = {name: value for name, value in given.items() if is_filled(value) and value != ""}
-        if constraints:
-            inputs = self.constrained_inputs(inputs, **constraints)
-        if isinstance(inputs, (str, Mapping, Request)) or not isinstance(inputs, Iterable):
+        target_prefix, must_contain = forward.pop("target_prefix", None), forward.pop("must_contain", None)
+        if (is_filled(target_prefix) and target_prefix != "") or is_filled(must_contain):
+            inputs = constrained_requests(inputs, target_prefix, must_contain)
+        if _is_one_text(inputs):
             return next(self._run([inputs], forward, postprocess))
         if isinstance(inputs, Sequence):
             records = list(self._run(inputs, forward, postprocess))
@@ -137,38 +137,10 @@ class TranslationPipeline(Pipeline):
             return [of_text[0] for of_text in records] if number in (None, 1) else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
 
-    def constrained_inputs(self, inputs: Any, **constraints: Any) -> Any:
-        """The inputs of a call as `Request`s with their constraints; `vaswani_hf.TranslationPipeline` makes them.
-
-        Raises:
-            ModuleNotFoundError: Always, because the package reads constraints.
-        """
-        raise _package_needed(min(constraints))
-
-    def engine(self, package_options: Sequence[str], ensemble: Sequence[Any]) -> TranslationEngine:
-        """The engine of a call; `vaswani_hf.TranslationPipeline` takes `Translator`, which knows the options of the package.
-
-        Raises:
-            ModuleNotFoundError: If there are such options.
-        """
-        if package_options:
-            raise _package_needed(package_options[0])
-        return self.make_engine(TranslationEngine, ensemble)
-
-    def make_engine(self, engine_class: type[TranslationEngine], ensemble: Sequence[Any]) -> TranslationEngine:
-        """An engine of this class, with the model, the tokenizers and the settings of this pipeline."""
-        return engine_class(
-            self.model,
-            self.tokenizer,
-            self.target_tokenizer,
-            ensemble,
-            prefix=self._prefix,
-            task_settings=self._task_settings,
-        )
-
     def _run(self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]) -> Iterator[Any]:
-        texts, window, done = iter(texts), forward.get("window", TranslationOptions.window), 0
-        while read := list(islice(texts, window)):
+        texts = iter(texts)
+        done = 0
+        while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
             requests = [self.preprocess(text)["requests"][0] for text in read]
             outputs = self.forward({"requests": requests, "first_line": done + 1}, **forward)
             done += len(read)
@@ -190,42 +162,62 @@ class TranslationPipeline(Pipeline):
         return {}, forward, postprocess
 
     def preprocess(self, input_: Any) -> dict[str, Any]:  # type: ignore[override]
-        return {"requests": [input_ if isinstance(input_, Request) else Request(checked_text(input_))]}
+        return {"requests": [input_ if isinstance(input_, Request) else Request(input_)]}
 
     def _forward(self, model_inputs, **settings):
-        requests, is_ours = model_inputs["requests"], self.model.config.model_type == "vaswani"
-        of_package = [n for n in _OF_THE_PACKAGE if settings.get(n) or any(getattr(r, n, None) for r in requests)]
         ensemble = settings.pop("ensemble", None)
-        engine = self.engine(of_package, () if ensemble is None else ensemble)
-        settings["batch_size"] = settings.get("batch_size") or (None if is_ours else 1)
+        translator = Translator(
+            self.model,
+            self.tokenizer,
+            self.target_tokenizer,
+            () if ensemble is None else ensemble,
+            prefix=self._prefix,
+            task_settings=self._task_settings,
+        )
+        if not settings.get("batch_size"):
+            settings["batch_size"] = None if self.model.config.model_type == "vaswani" else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
-        tokenize = {name: value for name in _TOKENIZE if (value := settings.pop(name, None)) is not None}
-        if (stop := settings.pop("stop_sequence", None)) is not None:
-            given = {"text_target": checked_text(stop, "A stop sequence"), "add_special_tokens": False}
-            with TOKENIZING:
-                ids = self.target_tokenizer(**given)["input_ids"]
-            if len(ids) > 1:
-                warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
-            settings["eos_token_id"] = [*ids[:1], *eos_token_ids(self.model.generation_config)]
+        tokenize = {}
+        for name in _TOKENIZE:
+            value = settings.pop(name, None)
+            if value is not None:
+                tokenize[name] = value
+        stop_sequence = settings.pop("stop_sequence", None)
+        if stop_sequence is not None:
+            end_ids = eos_token_ids(self.model.generation_config)
+            settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
+        # None stands for the default of an option; to `generate` it is a value.
+        names = {field.name for field in fields(TranslationOptions)}
+        settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
         starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
-        translations = engine.translations(requests, options, model_inputs.get("first_line", 1))
+        translations = translator.translations(model_inputs["requests"], options, model_inputs.get("first_line", 1))
         return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
+
+    def _stop_token_ids(self, text: Any) -> list[int]:
+        check_text(text, "A stop sequence")
+        with TOKENIZING:
+            token_ids = self.target_tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
+        if len(token_ids) > 1:
+            warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
+        return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
         self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
     ) -> list[dict[str, Any]]:
-        """The K records of one text, which are in `translations`; token ids begin with the decoder's `start`."""
+        """The K records of one text, whose translations are `translations[0]`; token ids begin with the decoder's `start`."""
         records = []
+        translation: Translation
         for translation in model_outputs["translations"][0]:
-            ids = [*model_outputs["start"], *translation.token_ids] if translation.token_ids else []
-            record = {"translation_token_ids": torch.tensor(ids, dtype=torch.int64)} if return_tensors else {}
+            record: dict[str, Any] = {}
+            if return_tensors:
+                token_ids = [*model_outputs["start"], *translation.token_ids] if translation.token_ids else []
+                record["translation_token_ids"] = torch.tensor(token_ids, dtype=torch.int64)
             if return_text or not return_tensors:
                 record["translation_text"] = translation.text
-            if return_scores or return_alignments:
-                record |= translation.record(return_scores, return_alignments)
-            if unmet := getattr(translation, "unmet_phrases", None):
-                record["unmet_phrases"] = unmet
+            record |= translation.record(return_scores, return_alignments)
+            if translation.unmet_phrases:
+                record["unmet_phrases"] = translation.unmet_phrases
             records.append(record)
         return records
 
@@ -236,11 +228,44 @@ class TranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
 
 
-def _package_needed(argument: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(
-        f"`{argument}` needs the package vaswani_hf, which the code of this checkpoint does without; run `pip install "
-        "vaswani_hf`, `import vaswani_hf` and load it again, or leave it out."
-    )
+def _is_one_text(inputs: Any) -> bool:
+    return isinstance(inputs, (str, Mapping, Request)) or not isinstance(inputs, Iterable)
+
+
+def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
+    """The inputs of a call as a `Request`, a list of them, or an iterator of them, with their constraints.
+
+    Args:
+        inputs: A text, a sequence of texts or another iterable of texts.
+        target_prefix: The beginning of all translations, or for a sequence a list of them, None for no constraint.
+        must_contain: The phrases of all translations, or for a sequence a list of such lists, None for no constraint.
+    """
+    if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
+        raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
+    if not isinstance(target_prefix, (str, list, tuple, type(None))):
+        raise TypeError(f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}.")
+    if _is_one_text(inputs):
+        prefixes = _column("target_prefix", target_prefix, str, "", None)
+        phrases = _column("must_contain", must_contain, (list, tuple), (), None)
+        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
+    num_texts = len(inputs) if isinstance(inputs, Sequence) else None
+    prefixes = _column("target_prefix", target_prefix, str, "", num_texts)
+    phrases = _column("must_contain", must_contain, (list, tuple), (), num_texts)
+    # One of the three may be endless.
+    requests = map(Request, inputs, prefixes, phrases)
+    return requests if num_texts is None else list(requests)
+
+
+def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
+    """One constraint per text: the same one for all texts, or the entries of a list that has one entry per text."""
+    entries = value if isinstance(value, (list, tuple)) else ()
+    is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
+    if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
+        return repeat(value or nothing)
+    if len(entries) != num_texts:
+        texts = "one text or a stream" if num_texts is None else f"{num_texts} texts"
+        raise ValueError(f"`{name}` must have one entry per text, but has {len(entries)} for {texts}.")
+    return [entry or nothing for entry in entries]
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:

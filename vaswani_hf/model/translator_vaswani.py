@@ -1,339 +1,547 @@
-"""The engine that translates texts: segments, batches of similar length, hypotheses, and texts in the order of the input.
+"""The translator: from texts to translations, in the order of the texts.
 
-This file travels with every checkpoint because the pipeline is an adapter of it. It serves all encoder-decoder models that
-generate. `vaswani_hf.translation.Translator` adds scores, alignments, constraints, sentences and the repetition guard.
+A window of texts is translated at once, in these steps:
+
+1. split each text into sentences, if the options say so;
+2. tokenize all sentences in one call, and cut those that are longer than the model permits: the results are segments;
+3. give segments the constraints of their text: target prefix and phrases;
+4. search batches of segments of similar length by the backend;
+5. search again, without repetition, the segments whose translations fall into a loop, if the options say so;
+6. score and align the translations, if the options say so;
+7. join the translations of the segments of each text.
+
+The translator works for all encoder-decoder models that generate. The backends are in `backend_vaswani`, the options in
+`options_vaswani`.
+
+This file travels with every checkpoint because the pipeline is an adapter of it. The package adds checkpoints by name
+(`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
 """
 
-import math
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .beam_search_vaswani import SentenceError
+from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment
 from .configuration_vaswani import eos_token_ids
-from .generation_vaswani import FiniteLogits, VaswaniGeneration, checked_models, validate_search_fields
+from .options_vaswani import SCORE_SETTINGS, TranslationOptions, setting_of
+from .phrase_search_vaswani import contains, repeated_ngram
+from .requests_vaswani import (
+    InvalidInput,
+    Request,
+    check_text,
+    pairs_of,
+    refuse_one_text,
+    requests_of,
+    results_of_lines,
+    try_parse,
+    unwrap,
+)
+from .scoring_vaswani import (
+    Translation,
+    Word,
+    join_translations,
+    num_layers_for,
+    scored_translation,
+    scoring_config,
+    with_alternatives,
+    words_at,
+)
+from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer keeps in itself where it cuts and in which language it reads: threads take turns.
+# A tokenizer has a state during a call: where it cuts, and which language it reads. Therefore threads take turns.
 TOKENIZING = threading.RLock()
-# The longest input (tokens) where neither tokenizer nor model has a limit: what attention handles in little memory.
+# The longest input (tokens) if neither tokenizer nor model has a limit: what attention computes in little memory.
 DEFAULT_MAX_LENGTH = 1024
-# Tokenizers without a limit have one of 10^30.
+# Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The search where neither the call nor the checkpoint sets it: that of the pipeline of transformers 4. A Vaswani model
-# has a limit of its own for each sentence and takes no `max_new_tokens` from here.
+# The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani model has a limit
+# of its own for each sentence and does not get `max_new_tokens` from here.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
+_TAG = re.compile(r">>\S+?<<")
 
 
-@dataclass(frozen=True)
-class TranslationOptions:
-    """The options of translating; their defaults are those of the pipeline, the command line and `Translator`."""
+class Translator:
+    """A model, or several, with the tokenizers.
 
-    # Texts that are read and sorted by length before their translations are given.
-    window: int = 1000
-    # Source positions, padding included, and segments of a batch at most.
-    tokens_per_batch: int = 4096
-    batch_size: int | None = None
-    # These five are for `Translator`, which translates loops once more, long texts by sentences, and can "skip" bad lines.
-    split_sentences: bool = False
-    repetition_guard: bool = False
-    return_scores: bool = False
-    return_alignments: bool = False
-    on_error: str = "fail"
-    # The seed of sampling.
-    seed: int | None = None
-    # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
-    tokenize: dict[str, Any] = field(default_factory=dict)
-    decode: dict[str, Any] = field(default_factory=lambda: {"clean_up_tokenization_spaces": False})
-    generate: dict[str, Any] = field(default_factory=dict)
-    # A limit of the translation that is short for the longest source is worth a warning.
-    warn_of_limit: bool = False
+    A subclass for other outputs than texts overrides `split`, `cut` and `decode`, and perhaps `backend_class`.
 
-    @classmethod
-    def of(cls, **options: Any) -> "TranslationOptions":
-        """The options of a call; those that have no field go to `generate`.
+    Args:
+        model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
+        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the language that is translated.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the other language; may be the same object.
+        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
+        prefix (str): A text that is put before each text, as T5 needs it.
+        task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
+    """
 
-        Raises:
-            ValueError: If a size is not positive, the seed too large, or a setting of the search impossible.
-        """
-        for settings in (options, options.get("generation_config")):
-            validate_search_fields(settings)
-        names = {field.name for field in fields(cls)} - {"generate"}
-        own = {name: options.pop(name) for name in names & options.keys()}
-        for name in ("window", "tokens_per_batch", "batch_size"):
-            if own.get(name) is not None and own[name] < 1:
-                raise ValueError(f"`{name}` must be a positive integer, but is {own[name]}.")
-        if (seed := own.get("seed")) is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
-            raise ValueError(f"`seed` must be an integer from 0 to {2**32 - 1}, but is {seed!r}.")
-        return cls(**own, generate=options)
+    backend_class: type = PyTorchBackend
+
+    def __init__(
+        self,
+        model: Any,
+        source_tokenizer: PreTrainedTokenizerBase,
+        target_tokenizer: PreTrainedTokenizerBase,
+        ensemble: Sequence[Any] = (),
+        *,
+        prefix: str = "",
+        task_settings: Mapping[str, Any] | None = None,
+    ):
+        is_model = isinstance(model, torch.nn.Module)
+        self.backend: Backend = self.backend_class(model, ensemble) if is_model else model
+        self.source_tokenizer: Any = source_tokenizer
+        self.target_tokenizer: Any = target_tokenizer
+        self.prefix = prefix
+        self.task_settings = dict(task_settings or {})
 
     @property
-    def is_scored(self) -> bool:
-        """True if translations have scores."""
-        return self.return_scores or self.return_alignments
-
-
-@dataclass(frozen=True)
-class Request:
-    """A text to translate, with the beginning of its translation and phrases that its translation contains."""
-
-    text: str
-    target_prefix: str = ""
-    must_contain: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A sentence, or a part of one that is longer than the model takes, which is translated at a time."""
-
-    text: str
-    # `</s>` last; and for each token the word of the whole text that it belongs to, -1 for none.
-    token_ids: list[int]
-    words: list[int]
-    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
-    generate: dict[str, Any] = field(default_factory=dict)
-    # The tokens that its translation begins with, the phrases that it contains as tokens and as texts, and the text of all.
-    prefix: list[int] = field(default_factory=list)
-    phrases: list[list[int]] = field(default_factory=list)
-    phrase_texts: list[str] = field(default_factory=list)
-    forced: str = ""
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A result of a search, as tokens and as text."""
-
-    # The decoder's start is left out; forced tokens, of a target prefix, come first; `</s>` is last, unless it was cut off.
-    token_ids: list[int]
-    num_forced: int
-    text: str = ""
-
-
-class GenerateBackend:
-    """The backend that travels. Each has `generation_config`, `max_positions`, `seed` and `search`, for `Translator` also `score`."""
-
-    def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
-        self.model: Any = model
-        self.ensemble = checked_models(ensemble)
-        if self.ensemble and not isinstance(model, VaswaniGeneration):
-            raise ValueError(
-                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their order."
-            )
-
-    @property
-    def generation_config(self) -> GenerationConfig:
-        """The checkpoint's settings."""
-        return self.model.generation_config
-
-    @property
-    def max_positions(self) -> float | None:
-        """Source tokens at most, infinite without a limit; None for other models than ours, whose texts are not cut."""
-        config = self.model.config
-        if config.model_type != "vaswani":
-            return None
-        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
-
-    def seed(self, seed: int) -> None:
-        """Makes sampling draw what it always draws after this seed."""
-        torch.manual_seed(seed)
-
-    def inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` [batch, source length] int64, on the model's device."""
-        rows = [torch.tensor(segment.token_ids) for segment in segments]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self.model.config.pad_token_id or 0)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
-
-    def constraints(self, segments: list[Segment]) -> tuple[list[list[int]], dict[str, Any]]:
-        """The prefixes of the translations, and what constraints add to the arguments of `generate`: nothing here."""
-        return [[] for _ in segments], {}
-
-    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
-        """For each segment of a batch its hypotheses, best first; the settings are those of `generate`.
-
-        There are fewer hypotheses than `num_return_sequences` if the search has found fewer.
-
-        `with_attention` tells a backend that cannot find the attention later, when it scores, to keep it.
-
-        Raises:
-            SentenceError: If logits are not finite, or settings contradict each other; it names the text.
-        """
-        prefixes, constraints = self.constraints(segments)
-        settings = {"ensemble": self.ensemble, **settings} if self.ensemble else settings
-        # Settings of the checkpoint that others make idle, of which transformers would warn.
-        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
-        if settings.get("num_beams") == 1:
-            idle |= {"length_penalty": 1.0, "early_stopping": False}
-        idle = {name: idle[name] for name in idle if getattr(self.generation_config, name, None) is not None}
-        arguments = {**self.inputs(segments), **segments[0].generate, **constraints, **idle, **settings}
-        finite = FiniteLogits()
-        if not isinstance(self.model, VaswaniGeneration):
-            # Models of others do not look at their logits.
-            arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
-        try:
-            sequences = self.model.generate(**arguments | {"return_dict_in_generate": False})
-            finite.refuse(len(segments))
-        except SentenceError as error:
-            error.text = segments[error.sentence].text
-            raise
-        prompt_length = constraints["decoder_input_ids"].shape[1] if any(prefixes) else 1
-        found = []
-        for rows, prefix in zip(sequences.view(len(segments), -1, sequences.shape[1]), prefixes, strict=True):
-            ids = [translation_token_ids(row, len(prefix), prompt_length, self.model) for row in rows.tolist()]
-            # A row without tokens of its own is no translation.
-            existing = [token_ids for token_ids in ids if len(token_ids) > len(prefix)]
-            found.append([Hypothesis(token_ids, len(prefix)) for token_ids in existing or ids[:1]])
-        return found
-
-
-class TranslationEngine:
-    """A backend with the tokenizers, the prefix of each text, as T5 asks for, and the settings that the checkpoint has for its task."""
-
-    backend_class: type = GenerateBackend
-
-    def __init__(self, model, source_tokenizer, target_tokenizer, ensemble=(), *, prefix="", task_settings=None):
-        self.backend: Any = self.backend_class(model, ensemble) if isinstance(model, torch.nn.Module) else model
-        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.prefix, self.task_settings = prefix, task_settings or {}
+    def model(self) -> Any:
+        """The first model."""
+        return self.backend.model  # type: ignore[attr-defined]
 
     @property
     def max_length(self) -> int:
-        """Tokens of a segment at most; longer ones are cut."""
+        """The largest number of tokens of a segment. Longer segments are cut."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
-    def translations(self, requests: Iterable[Any], options: TranslationOptions, first_line: int = 1) -> Iterator[Any]:
-        """For each text its `num_return_sequences` translations, which have `text` and `token_ids`, best first.
+    @cached_property
+    def _tags(self) -> dict[str, int]:
+        return tags_of(self.source_tokenizer)
 
-        There are fewer if the search has found fewer. White space has empty ones. A text longer than the model takes is cut at word boundaries, its pieces joined by a space, and a
-        warning says so. Texts are read a window at a time; `first_line` is the first one's number, for warnings and the seed.
+    def translate(
+        self,
+        lines: Iterable[str],
+        *,
+        target_prefixes: Iterable[str | None] | None = None,
+        must_contain: Iterable[Sequence[str] | None] | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Translations in the order of the lines.
+
+        A line of white space has an empty translation, or, with `split_sentences`, the white space. A line that is longer than
+        the model permits is cut at word boundaries. The translations of its pieces are joined by spaces, and a warning says so.
+
+        Args:
+            lines (Iterable): Texts. A window of them is read at a time.
+            target_prefixes (Iterable, optional): For each line the text that its translation begins with, or None.
+            must_contain (Iterable, optional): For each line the phrases that its translation contains, or None. A phrase is
+                tokenized as it is inside a sentence, after a space. If the other settings permit no translation with all
+                phrases, the translation has as many of them as possible. A warning names the line and the other phrases, and a
+                `Translation` has them as `unmet_phrases`.
+            **options: The fields of `TranslationOptions`. All other options go to `generate`.
+
+        Returns:
+            Iterator: A str for each line; a `Translation` if `return_scores`, `return_alignments` or a
+            `num_return_sequences` above 1 is given; a `Translation` with an `error` for a line that is skipped.
+
+        Raises:
+            TypeError: If a text is given where several are due, or a line is no str.
+            ValueError: If an option is impossible, or a line cannot be translated.
         """
-        options = replace(options, generate=self._with_defaults(options.generate))
+        for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
+            if texts is not None or name == "lines":
+                refuse_one_text(name, texts)
+        chosen = TranslationOptions.of(**options)
+        if _gives_records(chosen):
+            chosen = replace(chosen, return_scores=True)
+        return self.translate_requests(requests_of(lines, target_prefixes, must_contain), chosen)
+
+    def translate_requests(
+        self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
+    ) -> Iterator[Any]:
+        """Translations in the order of the requests.
+
+        Args:
+            requests (Iterable): Texts with the constraints of their translations.
+            options (TranslationOptions): How to translate.
+            first_line (int): The number of the first request, for warnings and for the seed.
+
+        Yields:
+            str or Translation: One for each request. Several translations of a text have scores only if the options say so.
+        """
+        gives_records = _gives_records(options)
+        for translations in self.translations(requests, options, first_line):
+            if gives_records or translations[0].error:
+                yield with_alternatives(translations)
+            else:
+                yield translations[0].text
+
+    def translations(
+        self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
+    ) -> Iterator[list[Translation]]:
+        """For each request its translations, best first: `num_return_sequences`, or fewer if the search finds fewer.
+
+        Args:
+            requests (Iterable): See `translate_requests`.
+            options (TranslationOptions): See `translate_requests`.
+            first_line (int): See `translate_requests`.
+        """
+        completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
+            self.prepare(window, options)
             if options.seed is not None:
-                # A run that is continued, or shared by processes, draws the same at the same line.
+                # A run that is continued, or shared by processes, draws the same translations for the same line.
                 self.backend.seed(options.seed + first_line)
-            yield from self._found(window, range(first_line, first_line + len(window)), options)
+            find = partial(self._translate_lines, options=completed)
+            for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
+                yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
-    def _found(self, requests: Sequence[Any], numbers: Sequence[int], options: TranslationOptions) -> Iterable[Any]:
-        """The translations of each of some texts, which have these numbers."""
-        layouts = self.layouts(requests, numbers, options)
-        segments = [segment for of_text, _ in layouts for segment in of_text]
-        given = (options.generate, self.backend.generation_config)
-        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
-        longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # transformers 4 warns at this share too.
-        if options.warn_of_limit and limit is not None and longest > 0.9 * limit:
-            logger.warning(
-                f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger `max_new_tokens`."
-            )
-        results = iter(self._described(segments, self._search(segments, options), options))
-        most = setting_of("num_return_sequences", *given) or 1
-        for of_text, separators in layouts:
-            parts = list(islice(results, len(of_text)))
-            number = min((len(part) for part in parts), default=most)
-            yield [self._joined([part[rank] for part in parts], separators) for rank in range(number)]
+    def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
+        """Does nothing. It is called with each window before its first step; a subclass may choose its backend here."""
+
+    def _translate_lines(
+        self, lines: list[tuple[int, Request]], options: TranslationOptions
+    ) -> list[list[Translation]]:
+        """The translations of each of some numbered requests."""
+        requests = [request for _, request in lines]
+        layouts = self.layouts(requests, [number for number, _ in lines], options)
+        segments: list[Segment] = []
+        for of_text, _ in layouts:
+            segments += of_text
+        if options.warn_of_limit:
+            self._warn_of_limit(segments, options)
+        hypotheses = self._search(segments, options)
+        if options.repetition_guard and "streamer" not in options.generate:
+            self._mend_loops(segments, hypotheses, options)
+        if options.is_scored:
+            of_segments = iter(self._scored(segments, hypotheses, options))
+        else:
+            of_segments = map(_unscored, segments, hypotheses)
+        results = []
+        for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
+            if of_text:
+                translations = _joined(list(islice(of_segments, len(of_text))), separators)
+            else:
+                translations = self._blank(request, separators, options)
+            if translations[0].unmet_phrases:
+                _warn_of_unmet_phrases(number, translations[0].unmet_phrases)
+            results.append(translations)
+        return results
+
+    # Steps 1 to 3: from texts to segments.
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """For each text its N segments, and N + 1 strings of white space before, between and after their translations."""
-        texts = [self._split(checked_text(request.text), options) for request in requests]
-        sentences = [sentence for of_text, _ in texts for sentence in of_text]
-        segments = iter(self._segments(sentences, options) if sentences else ())
-        layouts, max_length = [], self.max_length
-        for number, (sentences, separators) in zip(numbers, texts, strict=False):
-            of_text, between, num_words = [], separators[:1], 0
-            for sentence, separator in zip(sentences, separators[1:], strict=True):
-                pieces = self._pieces(next(segments), number, max_length)
-                of_text += [replace(p, words=[w + num_words if w >= 0 else -1 for w in p.words]) for p in pieces]
-                between += [" "] * (len(pieces) - 1) + [separator]
-                num_words += len(sentence.split())
-            layouts.append((of_text, between))
+        """For each request the N segments of its text, and N + 1 separators: the text around and between their translations.
+
+        Args:
+            requests (sequence): The requests.
+            numbers (iterable): The number of each request, for warnings.
+            options (TranslationOptions): How to translate.
+        """
+        texts = [self.split(request.text, options) for request in requests]
+        sentences: list[str] = []
+        for of_text, _ in texts:
+            sentences += of_text
+        segments = iter(self._tokenize(sentences, options))
+        max_length = self.max_length
+        layouts = []
+        for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
+            of_request = list(islice(segments, len(of_text)))
+            if options.return_alignments and len(of_request) > 1:
+                self._count_words_of_text(of_request)
+            pieces: list[Segment] = []
+            between = separators[:1]
+            for segment, separator in zip(of_request, separators[1:], strict=True):
+                of_segment = self.cut(segment, number, max_length)
+                pieces += of_segment
+                between += [" "] * (len(of_segment) - 1) + [separator]
+            if pieces and (request.target_prefix or request.must_contain):
+                self._constrain(pieces, request)
+            elif request.target_prefix:
+                # The translation of a blank text is its prefix.
+                between = [request.target_prefix.strip()]
+            layouts.append((pieces, between))
         return layouts
 
-    def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated by themselves, and N + 1 strings of white space around them."""
-        text = text.strip()
-        return ([text], ["", ""]) if text else ([], [""])
+    def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
+        """The N parts of a text that are translated separately, and N + 1 separators of white space around them."""
+        stripped = text.strip()
+        tag = self._tag_of(stripped)
+        if stripped == tag:
+            # White space, or a direction and nothing to translate.
+            return [], [text if options.split_sentences and not tag else ""]
+        if not options.split_sentences:
+            return [stripped], ["", ""]
+        if not tag:
+            return split_sentences(text)
+        # The direction of a text is the direction of each of its sentences.
+        sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
+        return [f"{tag} {sentence}" for sentence in sentences], separators
 
-    def _segments(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """The tokens of texts; their words where they are cut or aligned, if the tokenizer knows characters."""
-        tokenizer, settings = self.source_tokenizer, {"verbose": False, **options.tokenize, "padding": False}
+    def _tag_of(self, text: str) -> str:
+        """The tag of the direction that a text begins with, such as ">>en<<"; empty if there is none."""
+        tag = _TAG.match(text)
+        return tag[0] if tag and tag[0] in self._tags else ""
+
+    def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
+        """Texts as segments. They have their words if they need to be cut or aligned and the tokenizer knows characters."""
+        if not texts:
+            return []
+        settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
-        prefixed, before = [self.prefix + text for text in texts], len(self.prefix.split())
+        prefixed = [self.prefix + text for text in texts]
+        tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
+            # A tokenizer of several languages, such as that of mBART.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
             inputs = tokenizer(prefixed, **settings)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
-        segments, max_length = [], self.max_length
-        for row, (text, ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            words = [-1] * len(ids)
-            if self.source_tokenizer.is_fast and (options.return_alignments or len(ids) > max_length):
-                columns = zip(inputs[row].offsets, inputs[row].special_tokens_mask, strict=True)
-                indices = words_at(prefixed[row], [-1 if is_special else start for (start, _), is_special in columns])
-                words = [word - before if word >= before else -1 for word in indices]
-            segments.append(Segment(text, ids, words, generate))
+        max_length = self.max_length
+        segments = []
+        for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
+            segment = Segment(text, token_ids, generate=generate)
+            if self.source_tokenizer.is_fast and (options.return_alignments or len(token_ids) > max_length):
+                segment.words = self._source_words(prefixed[row], inputs[row])
+            segments.append(segment)
         return segments
 
-    def _pieces(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """A segment in as many pieces as the longest input of the model asks for."""
-        ids, words = segment.token_ids, segment.words
-        if len(ids) <= max_length:
+    def _source_words(self, text: str, encoding: Any) -> list[int]:
+        """For each token the word of the text without the prefix of the task, -1 for none."""
+        starts = []
+        for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
+            starts.append(-1 if is_special else start)
+        num_before = len(self.prefix.split())
+        return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
+
+    def _count_words_of_text(self, segments: list[Segment]) -> None:
+        """Makes the words of sentences count from the beginning of their text, which has the tag of a direction once."""
+        num_words = 0
+        for number, segment in enumerate(segments):
+            repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
+            num_words -= repeats_tag
+            segment.words = [word + num_words if word >= 0 else -1 for word in segment.words]
+            if repeats_tag and segment.words:
+                segment.words[0] = -1
+            num_words += len(segment.text.split())
+
+    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+        """A segment of the text with this number in pieces of at most `max_length` tokens, each with the tag of the segment."""
+        if len(segment.token_ids) <= max_length:
             return [segment]
-        pieces, start = [], 0
-        while start < len(ids) - 1:
-            end = min(start + max_length - 1, len(ids) - 1)
-            # The piece ends at its last word boundary, unless one word fills it.
-            boundaries = [i for i in range(end, start, -1) if words[i] != words[i - 1]]
-            end = boundaries[0] if end < len(ids) - 1 and boundaries else end
-            text, own = self.source_tokenizer.decode(ids[start:end]), [*ids[start:end], ids[-1]]
-            pieces.append(replace(segment, text=text, token_ids=own, words=[*words[start:end], -1]))
-            start = end
+        *ids, end_id = segment.token_ids
+        words = segment.words or [-1] * len(segment.token_ids)
+        tag_ids = ids[:1] if ids[0] in self._tags.values() else []
+        start = len(tag_ids)
+        tag_words = words[:start]
+        pieces = []
+        while start < len(ids):
+            stop = min(start + max_length - 1 - len(tag_ids), len(ids))
+            if stop < len(ids):
+                # The piece ends at its last word boundary, unless one word fills it.
+                boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
+                stop = next(boundaries, stop)
+            piece = replace(
+                segment,
+                text=self.source_tokenizer.decode(ids[start:stop]),
+                token_ids=[*tag_ids, *ids[start:stop], end_id],
+                words=[*tag_words, *words[start:stop], -1],
+            )
+            pieces.append(piece)
+            tag_words = [-1] * len(tag_ids)
+            start = stop
         logger.warning(
-            f"Line {number} has {len(ids)} tokens, more than the {max_length} of this model: it is translated in {len(pieces)} pieces."
+            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: it is translated "
+            f"in {len(pieces)} pieces."
         )
         return pieces
 
+    def _constrain(self, segments: list[Segment], request: Request) -> None:
+        """Gives the first segment of a text the target prefix, and each phrase to a segment that has it, or to the longest."""
+        segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
+        segments[0].forced_text = request.target_prefix
+        if not request.must_contain:
+            return
+        phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
+        for segment, phrases in zip(segments, phrases_of, strict=True):
+            segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
+            segment.phrase_texts = phrases
+            segment.forced_text = " ".join([segment.forced_text, *phrases])
+
+    # Steps 4 and 5: from segments to hypotheses.
+
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """The hypotheses of each segment, best first."""
+        """The hypotheses of each segment, best first, with their texts."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
             found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
             for i, of_segment in zip(batch, found, strict=True):
-                for h in of_segment:
-                    text = self.target_tokenizer.decode(h.token_ids, skip_special_tokens=True, **options.decode)
-                    # A line stays a line.
-                    text = text if "\n" in segments[i].text else text.replace("\n", " ")
-                    hypotheses[i].append(replace(h, text=text))
+                for hypothesis in of_segment:
+                    hypothesis.text = self.decode(hypothesis, segments[i], options)
+                hypotheses[i] = of_segment
         return hypotheses
 
-    def _described(self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: Any) -> list[list[Any]]:
-        """The hypotheses with what else is asked for."""
-        return hypotheses
+    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
+        """The text of a hypothesis of a segment."""
+        text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
+        # A line stays a line.
+        return text if "\n" in segment.text else text.replace("\n", " ")
 
-    def _joined(self, parts: Sequence[Any], separators: list[str]) -> Any:
-        """The translation of a text from those of its segments."""
-        texts = [part.text + separator for part, separator in zip(parts, separators[1:], strict=True)]
-        return Hypothesis([i for part in parts for i in part.token_ids], 0, "".join([separators[0], *texts]))
+    def _mend_loops(
+        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
+    ) -> None:
+        """Replaces hypotheses that fall into a loop by those of a second search without repetition, if those do not."""
+        rows_of_size: dict[int, list[int]] = {}
+        for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
+            size = ngram_size_without_loops(segment.text)
+            may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
+            if may_mend and _loops(segment, found[0]):
+                rows_of_size.setdefault(size, []).append(row)
+        for size, rows in rows_of_size.items():
+            generate = {**options.generate, "no_repeat_ngram_size": size}
+            mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
+            for row, found in zip(rows, mended, strict=True):
+                if not _loops(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                    hypotheses[row] = found
+
+    # Steps 6 and 7: from hypotheses to translations of texts.
+
+    def _scored(
+        self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
+    ) -> list[list[Translation]]:
+        """The translations of each segment, with scores."""
+        config = scoring_config(self.backend.generation_config, options.generate)
+        num_layers = num_layers_for(config, options.return_alignments)
+        pairs: list[tuple[Segment, Hypothesis]] = []
+        for segment, of_segment in zip(segments, hypotheses, strict=True):
+            pairs += [(segment, hypothesis) for hypothesis in of_segment]
+        token_ids = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
+        scored: dict[int, Translation] = {}
+        for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
+            of_batch = [pairs[i] for i in batch]
+            scores = self.backend.score([pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers)
+            for i, (log_probs, attention) in zip(batch, scores, strict=True):
+                segment, hypothesis = pairs[i]
+                words = segment.words if options.return_alignments else None
+                translation = scored_translation(
+                    hypothesis, log_probs, attention, words, self.target_tokenizer, config
+                )
+                if segment.phrases:
+                    translation = replace(translation, unmet_phrases=_unmet_phrases(segment, hypothesis))
+                scored[i] = translation
+        in_order = iter([scored[i] for i in range(len(pairs))])
+        return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
+
+    def _blank(self, request: Request, separators: list[str], options: TranslationOptions) -> list[Translation]:
+        """The translations of a text without words: its target prefix, or the white space that the layout has."""
+        prefix = request.target_prefix.strip()
+        translation = join_translations([], separators)
+        if prefix or request.must_contain:
+            translation = replace(
+                translation,
+                token_ids=prefix_token_ids(prefix, self.target_tokenizer),
+                words=[Word(word, 1.0) for word in prefix.split()],
+                unmet_phrases=[phrase for phrase in request.must_contain if phrase not in prefix] or None,
+            )
+        number = setting_of("num_return_sequences", options.generate, self.backend.generation_config)
+        return [translation] * (number or 1)
+
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        *,
+        return_alignments: bool = False,
+        window: int = TranslationOptions.window,
+        tokens_per_batch: int = TranslationOptions.tokens_per_batch,
+        on_error: str = TranslationOptions.on_error,
+        **settings: Any,
+    ) -> Iterator[Translation]:
+        """Scores of given translations, in their order.
+
+        A translation of the model itself gets the score that the search reported, if the tokenizer splits it into the tokens of
+        the search, and it ended by itself.
+
+        Args:
+            sources (Iterable): Texts. A window of them is read at a time.
+            targets (Iterable): Their translations.
+            return_alignments (bool): True if their words are aligned.
+            window (int): See `TranslationOptions`.
+            tokens_per_batch (int): The source and target positions of a batch, each half on the average.
+            on_error (str): "fail", or "skip": a pair that cannot be scored gives a `Translation` with an `error`.
+            **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a `generation_config`; those of
+                the checkpoint by default.
+
+        Returns:
+            Iterator: A `Translation` for each pair.
+
+        Raises:
+            TypeError: If there is no such setting, or a text is given where several are due.
+            ValueError: If a setting is impossible, or there are not equally many sources and targets.
+        """
+        unknown = settings.keys() - {*SCORE_SETTINGS, "generation_config"}
+        if unknown:
+            raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
+        refuse_one_text("sources", sources)
+        refuse_one_text("targets", targets)
+        options = TranslationOptions(
+            window=window,
+            tokens_per_batch=tokens_per_batch,
+            return_scores=True,
+            return_alignments=return_alignments,
+            on_error=on_error,
+            generate={name: value for name, value in settings.items() if value is not None},
+        )
+        return self._score_pairs(pairs_of(sources, targets), options)
+
+    def _score_pairs(self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions) -> Iterator[Translation]:
+        first_line = 1
+        while window := list(islice(pairs, options.window)):
+            sources = [try_parse(Request, source) for source, _ in window]
+            self.prepare(sources, options)
+            find = partial(self._score_lines, options=options)
+            yield from results_of_lines(window, first_line, _numbered_pair, find, options.on_error)
+            first_line += len(window)
+
+    def _score_lines(self, pairs: list[tuple[int, str, str]], options: TranslationOptions) -> list[Translation]:
+        targets = [target for _, _, target in pairs]
+        segments = self._tokenize([source for _, source, _ in pairs], options)
+        with TOKENIZING:
+            token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
+        positions = self.backend.max_positions
+        hypotheses = []
+        for (number, _, target), segment, ids in zip(pairs, segments, token_ids, strict=True):
+            length = max(len(segment.token_ids), len(ids))
+            if positions is not None and length > positions:
+                raise ValueError(
+                    f"Pair {number:,} must have at most {positions} tokens on each side, as many as the model has positions, "
+                    f"but has {length}."
+                )
+            hypotheses.append([Hypothesis(ids, text=target)])
+        return [translation for (translation,) in self._scored(segments, hypotheses, options)]
+
+    def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
+        given = (options.generate, self.backend.generation_config)
+        limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
+        longest = max((len(segment.token_ids) for segment in segments), default=0)
+        # transformers 4 warns at this share too.
+        if limit is not None and longest > 0.9 * limit:
+            logger.warning(
+                f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger "
+                "`max_new_tokens`."
+            )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings of `generate`, completed by those of the task, and by `DEFAULT_SEARCH` where the checkpoint has none."""
         if settings.get("generation_config") is not None:
             return settings
         defaults = _unset(DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings})
@@ -343,81 +551,147 @@ class TranslationEngine:
 
 
 def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults for what is not set; either maximum length stands for both, which `generate` must not get at once."""
-    settled = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
-    return {name: value for name, value in defaults.items() if name not in settled}
+    """The defaults of what is not set. A maximum length stands for both, because `generate` refuses the two of them."""
+    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
+    return {name: value for name, value in defaults.items() if name not in names}
 
 
-def setting_of(name: str, settings: Mapping[str, Any], generation_config: GenerationConfig) -> Any:
-    """The value of a setting of `generate`: the call's, even if that is None, or that of its config, or the checkpoint's."""
-    values = (getattr(config, name, None) for config in (settings.get("generation_config"), generation_config))
-    return settings[name] if name in settings else next((value for value in values if value is not None), None)
+def _gives_records(options: TranslationOptions) -> bool:
+    """True if a text gives a `Translation` and not a str."""
+    config = options.generate.get("generation_config")
+    number = options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
+    return options.is_scored or number > 1
 
 
-def checked_text(text: Any, name: str = "A text to translate") -> str:
-    """The text.
+def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
+    """The translations of a text from those of its segments: the first of each, the second of each, and so on."""
+    if len(parts) == 1 and not any(separators):
+        return parts[0]
+    number = min(len(part) for part in parts)
+    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
 
-    Raises:
-        TypeError: If it is no str.
-        ValueError: If UTF-8 cannot write it, because half a surrogate pair stands in it.
+
+def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
+    """The translations of a segment, without scores."""
+    translations = []
+    for hypothesis in hypotheses:
+        unmet = _unmet_phrases(segment, hypothesis) if segment.phrases else None
+        translations.append(Translation(hypothesis.text, token_ids=hypothesis.token_ids, unmet_phrases=unmet))
+    return translations
+
+
+def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
+    """The phrases of a segment that a hypothesis lacks; None if it has all."""
+    unmet = []
+    for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
+        if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
+            unmet.append(text)
+    return unmet or None
+
+
+def _warn_of_unmet_phrases(number: int, phrases: list[str]) -> None:
+    logger.warning(
+        f"Line {number} has {', '.join(map(repr, phrases))} in `must_contain`, but no translation with that was found under "
+        "the other settings; its translation is without it."
+    )
+
+
+def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
+    return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
+
+
+def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens of the beginning of a translation, without `</s>` and the white space around it."""
+    return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
+
+
+def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens of a phrase inside a sentence, after a space.
+
+    Many tokenizers have different tokens for a word after a space and for the same letters elsewhere.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a str, but one is of type {type(text).__name__}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} must be valid Unicode, but one holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
-        ) from None
-    return text
+    # Put the phrase after some word, and take the tokens of the word away.
+    word = _target_token_ids("a", tokenizer)
+    with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
+    if with_word[: len(word)] == word:
+        return with_word[len(word) :]
+    return _target_token_ids(phrase.strip(), tokenizer)
 
 
-def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """The index of the word at or behind each position in a text; -1 where there is none, or for the position -1."""
-    # For each character, and the end, how many words end before it.
-    ended = [0]
-    for character, following in zip(text, (text + " ")[1:], strict=True):
-        ended.append(ended[-1] + (not character.isspace() and following.isspace()))
-    return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
+def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
+    with TOKENIZING:
+        return tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
 
 
-def translation_token_ids(sequence: Sequence[int], num_forced: int, prompt_length: int, model: Any) -> list[int]:
-    """The tokens of a translation that `generate` gave back: the prefix, the prompt's last `num_forced`, first, `</s>` last if any."""
-    ends, own = eos_token_ids(model.generation_config), list(sequence[prompt_length:])
-    end = next((position + 1 for position, token_id in enumerate(own) if token_id in ends), len(own))
-    # A translation that was cut off before the others of its batch is filled up.
-    while end > 0 and own[end - 1] == model.config.pad_token_id and own[end - 1] not in ends:
-        end -= 1
-    return [*sequence[prompt_length - num_forced : prompt_length], *own[:end]]
+def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
+    """For each part of a text the phrases that its translation must contain.
+
+    A phrase goes to the first part that has it in its text, such as a name, or else to the longest part.
+    """
+    assigned: list[list[str]] = [[] for _ in texts]
+    longest = max(range(len(texts)), key=lambda i: len(texts[i]))
+    for phrase in phrases:
+        part = next((i for i, text in enumerate(texts) if phrase in text), longest)
+        assigned[part].append(phrase)
+    return assigned
 
 
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Indices of pieces of similar length, longest first, each batch within the budget or a single piece."""
+    """Indices of pieces of similar length, longest first. Each batch is within the budget, or a single piece."""
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
+def tags_of(tokenizer: Any) -> dict[str, int]:
+    """The tags of directions, such as ">>en<<", that a tokenizer knows, with their ids; none for a model of one direction."""
+    tags = {}
+    for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
+        if not token.special and _TAG.fullmatch(token.content):
+            tags[token.content] = token_id
+    return tags
+
+
+def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
+    return number, unwrap(request)
+
+
+def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
+    source, target = unwrap(pair[0]), unwrap(pair[1])
+    check_text(source, f"Line {number:,} of `sources`")
+    check_text(target, f"Line {number:,} of `targets`")
+    return number, source.strip(), target.strip()
+
+
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Refuse tokenizers that are not those of a Vaswani model, of a checkpoint of this name; it may have spare classes.
+    """Refuse tokenizers that do not fit a Vaswani model. The model may have more classes than a tokenizer has tokens.
+
+    Args:
+        model (PreTrainedModel): The model.
+        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target.
+        name (str): The name of the checkpoint in the message.
 
     Raises:
-        ValueError: If one has ids that the model lacks, or another `<pad>` or `</s>` than the model.
+        ValueError: If a tokenizer has ids that the model lacks, or another `<pad>` or `</s>` than the model.
     """
-    config, ends = model.config, eos_token_ids(model.config) + eos_token_ids(model.generation_config)
+    config = model.config
+    fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
-    for side, (tokenizer, classes) in sides.items():
-        largest, faults = max(tokenizer.get_vocab().values(), default=0), []
-        if largest >= classes:
-            faults.append(f"has ids up to {largest:,}, more than the {classes:,} classes of the model")
-        for token, ids in (("pad_token", [config.pad_token_id]), ("eos_token", ends if side == "target" else [])):
-            own = getattr(tokenizer, f"{token}_id")
-            if own is not None and own not in ids and ids not in ([], [None]):
-                faults.append(f"its `{token}` has the id {own}, and that of the model {ids[0]}")
-        if faults:
-            raise ValueError(
-                f"The {side} tokenizer must fit {repr(name) if name else 'the model'}, but {faults[0]}; take both from one checkpoint."
-            )
+    for side, (tokenizer, num_classes) in sides.items():
+        fault = ""
+        largest = max(tokenizer.get_vocab().values(), default=0)
+        if largest >= num_classes:
+            fault = f"has ids up to {largest:,}, more than the {num_classes:,} classes of the model"
+        special = {"pad_token": [] if config.pad_token_id is None else [config.pad_token_id]}
+        if side == "target":
+            special["eos_token"] = eos_token_ids(config) + eos_token_ids(model.generation_config)
+        for token, ids in special.items():
+            token_id = getattr(tokenizer, f"{token}_id")
+            if not fault and ids and token_id is not None and token_id not in ids:
+                fault = f"its `{token}` has the id {token_id}, and that of the model {ids[0]}"
+        if fault:
+            raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")

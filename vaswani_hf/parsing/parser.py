@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ from transformers.utils import logging
 
 from ..data.tree_tokenizer import decode_tree
 from ..data.trees import CLOSE, OPEN, Tree, tree_of, unescaped
+from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.translator_vaswani import Hypothesis, Segment, TranslationOptions, setting_of
-from ..translation.pytorch import PyTorchBackend
-from ..translation.scoring import Translation
+from ..model.options_vaswani import TranslationOptions, setting_of
+from ..model.scoring_vaswani import Translation
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
@@ -221,11 +220,11 @@ class Parser(Translator):
             text = translation.text if isinstance(translation, Translation) else translation
             yield tree_of(text) if text else None
 
-    def _split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
+    def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         words = [unescaped(word) for word in text.split()]
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
-    def _pieces(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
         """The whole sentence, because trees of its parts do not make a tree of the sentence.
 
         Raises:
@@ -245,13 +244,5 @@ class Parser(Translator):
             )
         return [segment]
 
-    def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        found = []
-        for segment, hypotheses in zip(segments, super()._search(segments, options), strict=True):
-            words = segment.text.split()
-            found.append([self._with_tree(hypothesis, words) for hypothesis in hypotheses])
-        return found
-
-    def _with_tree(self, hypothesis: Hypothesis, words: list[str]) -> Hypothesis:
-        tree = decode_tree(self.target_tokenizer, hypothesis.token_ids, words)
-        return replace(hypothesis, text=str(tree))
+    def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
+        return str(decode_tree(self.target_tokenizer, hypothesis.token_ids, segment.text.split()))

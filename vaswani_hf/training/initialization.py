@@ -14,10 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ..checkpoint.files import WEIGHTS_FILE, checkpoints_in, recipe_file
 from ..checkpoint.kinds import KINDS, TRANSLATION
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers, save_tokenizers, tags_of
+from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK, for_task
 from ..model.configuration_vaswani import nearest_name
+from ..model.translator_vaswani import tags_of
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
 from ..recipe.loading import readable_record

@@ -1,6 +1,7 @@
-"""The files of a CTranslate2 folder, with the checks that keep a damaged one from stopping the process or translating nonsense.
+"""The files of a CTranslate2 folder, validated before CTranslate2 reads them.
 
-CTranslate2 takes what it reads for whole: it allocates what a damaged file asks for, and looks up tokens that are not there.
+CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that do not exist, so
+that the process stops or translates nonsense.
 """
 
 import struct
@@ -13,27 +14,19 @@ from transformers import GenerationConfig
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
 from ..model.configuration_vaswani import eos_token_ids, is_int
-from ..model.generation_vaswani import validate_search_fields
+from ..model.options_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
 # A folder with one of them was written by CTranslate2.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of the binary format that `_shapes` reads; CTranslate2 itself says what it makes of another one.
+# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses the versions that it does not know.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """What a CTranslate2 folder holds beside the model.
-
-    Attributes:
-        tokenizers (tuple): Of source and target.
-        generation_config (GenerationConfig): The settings of the search.
-        source_tokens (list): The tokens of the source by their ids.
-        target_tokens (list): The tokens of the target by their ids.
-        num_positions (int): Rows of the table of positions (tokens).
-    """
+    """What a CTranslate2 folder holds in addition to the model: `target_tokens` are the tokens by their ids."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -43,14 +36,7 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """The files of a folder that `vaswani export --format ctranslate2` wrote.
-
-        Args:
-            folder (Path): The folder.
-
-        Raises:
-            ValueError: If a file is missing, damaged or that of another model.
-        """
+        """The files of a folder that `vaswani export --format ctranslate2` wrote; refuses missing and damaged ones."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
                 f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
@@ -73,7 +59,7 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights by their names, if the file is whole; none of another version of the format."""
+    """The shapes of the weights by their names; none if the file has another version of the format."""
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")
@@ -106,19 +92,19 @@ def _text(file: BinaryIO) -> str:
 
 
 def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
-    """The name and the shape of a weight, after which the file stands at the next one."""
+    """The name and the shape of a weight; leaves the file at the next weight."""
     name = _text(file)
     (rank,) = _unpack(file, "B")
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Going beyond the end of a file is no error, reading there is.
+    # `seek` accepts a position after the end of the file, `read` does not.
     _unpack(file, "B")
     return name, shape
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of a side by their ids, if they are those of the model and of the tokenizer."""
+    """The tokens of one side by their ids; refuses those of another model or tokenizer."""
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
     tokens = read_json(folder, file, folder)

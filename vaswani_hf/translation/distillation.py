@@ -24,13 +24,13 @@ from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
+from ..model.requests_vaswani import Request
+from ..model.scoring_vaswani import Translation
 from ..recipe.published import last_part
 from ..recipe.schema import DataSection, Recipe
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, Requests, json_line, named, translations_from, with_progress
 from .output import LineOutput, check_output, output_file
-from .scoring import Translation
-from .translator import Request
 
 # Digits of a hash that tell one teacher from another.
 _DIGITS = 16

@@ -15,10 +15,19 @@ from typing import Any
 from transformers import TextStreamer
 
 from ..data.lines import decoded, parse_json, read_lines, read_raw_lines, refuse_half_characters, without_ends
-from .bad_lines import LINE_ERRORS, BadLine, attempted, has_text, line_by_line, readable
+from ..model.options_vaswani import TranslationOptions
+from ..model.requests_vaswani import (
+    LINE_ERRORS,
+    InvalidInput,
+    Request,
+    has_text,
+    results_of_lines,
+    try_parse,
+    unwrap,
+)
+from ..model.scoring_vaswani import Translation
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
-from .scoring import Translation
-from .translator import Request, TranslationOptions, Translator
+from .translator import Translator
 from .workers import translate_in_processes
 
 # Lines that are skipped and named, one by one, before they are only counted.
@@ -140,17 +149,17 @@ class Requests:
     """Requests as they are read, and how many were, `num_read`, of which so many are not blank, `num_texts`.
 
     Args:
-        requests (Iterable): A `BadLine` for one that cannot be read.
+        requests (Iterable): A `InvalidInput` for one that cannot be read.
     """
 
-    def __init__(self, requests: Iterable[Request | BadLine]):
+    def __init__(self, requests: Iterable[Request | InvalidInput]):
         self.num_read = self.num_texts = 0
         self._requests = requests
 
     def __iter__(self) -> Iterator[Any]:
         for request in self._requests:
             self.num_read += 1
-            self.num_texts += isinstance(request, BadLine) or has_text(request)
+            self.num_texts += isinstance(request, InvalidInput) or has_text(request)
             yield request
 
 
@@ -180,7 +189,7 @@ def translate_file(job: TranslationJob) -> None:
         file.write(b"")
 
 
-def translations_from(job: Job, requests: Iterable[Request | BadLine], done: int) -> Generator[Any, None, None]:
+def translations_from(job: Job, requests: Iterable[Request | InvalidInput], done: int) -> Generator[Any, None, None]:
     """The translations of the requests behind the first ones; to be closed, which ends other processes.
 
     Args:
@@ -366,13 +375,13 @@ def count_lines(path: str, skips: bool = False) -> int:
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 
 
-def _requests(job: TranslationJob) -> Iterator[Request | BadLine]:
+def _requests(job: TranslationJob) -> Iterator[Request | InvalidInput]:
     if job.text is not None:
         yield Request(job.text)
         return
     lines = without_ends(standard_input()) if job.input is None else read_raw_lines(job.input)
     for number, line in enumerate(lines, 1):
-        yield attempted(_request, line, number, job)
+        yield try_parse(_request, line, number, job)
 
 
 def _request(line: bytes, number: int, job: TranslationJob) -> Request:
@@ -453,15 +462,15 @@ def _show(text: str) -> None:
 def _stream(translator: Translator, job: TranslationJob) -> None:
     """Show greedy translations while they come about."""
 
-    def shown(request: Request | BadLine, number: int) -> str:
-        _stream_one(translator, readable(request), number, job)
+    def shown(request: Request | InvalidInput, number: int) -> str:
+        _stream_one(translator, unwrap(request), number, job)
         return ""
 
     requests: Any = Requests(_requests(job))
     lines = (
         line
         for number, request in enumerate(translator.settled(requests, replace(job.options, window=1)), 1)
-        for line in line_by_line([request], number, shown, lambda shown: shown, job.skips)
+        for line in results_of_lines([request], number, shown, lambda shown: shown, job.options.on_error)
     )
     for _ in named(lines, job.place, 0, requests):
         _show("\n")
@@ -535,9 +544,9 @@ def score_files(job: ScoringJob) -> None:
         output.write(_score_line(translation, job.json).encode("utf-8") + b"\n")
 
 
-def _texts(path: str) -> Iterator[str | BadLine]:
+def _texts(path: str) -> Iterator[str | InvalidInput]:
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield attempted(decoded, line, number, path)
+        yield try_parse(decoded, line, number, path)
 
 
 def _score_line(translation: Translation, as_json: bool) -> str:

@@ -1,4 +1,4 @@
-"""The dtype that a translator computes in: a named one, or bfloat16 where that is fast and translates the same."""
+"""The dtype that a translator computes in: a named one, or bfloat16 if it is fast and gives the same translations."""
 
 import copy
 import logging
@@ -11,28 +11,22 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.translator_vaswani import Request, TranslationOptions
-from .bad_lines import has_text
+from ..model.options_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request, has_text
+from ..model.translator_vaswani import Translator
 
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Texts that are translated in both dtypes: a model that bfloat16 is too coarse for shows it in the first few, while
-# near-ties, which differ in a few of a hundred translations of a sound model, seldom come among them.
+# Texts that are translated in both dtypes. If bfloat16 is too coarse for a model, the first few texts show it. Near-ties,
+# which change a few of a hundred translations of a sound model, are rare among so few texts.
 NUM_COMPARED = 8
-# Of several threads with one translator the first decides.
+# If several threads use one translator, the first thread decides.
 _DECIDING = threading.Lock()
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | str | None:
-    """The dtype that a name or a dtype stands for, "auto", or None for the checkpoint's.
-
-    Args:
-        dtype (str or torch.dtype, optional): What was asked for.
-
-    Raises:
-        ValueError: If it is none of them.
-    """
+    """The dtype of a name or a dtype; "auto"; or None for the checkpoint's. Refuses all others."""
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -40,22 +34,19 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
     return DTYPES[dtype]
 
 
-def settle(translator: Any, requests: Sequence[Request], options: TranslationOptions) -> None:
-    """Decide for a translator between float32, which it is in, and bfloat16: that, if the first texts agree.
+def choose_dtype(translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
+    """Decides for an undecided translator in float32: it computes in bfloat16 if the first texts get the same translations.
 
-    Args:
-        translator (Translator): Undecided, or nothing happens.
-        requests (sequence): The first of its work; without any text it stays undecided.
-        options (TranslationOptions): How they are to be translated.
+    The translator stays undecided if no request has a text.
     """
     with _DECIDING:
-        compared = [request for request in requests if has_text(request)][:NUM_COMPARED]
+        compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
         if not (translator.is_undecided and compared):
             return
         backend = translator.backend
-        copies = [copy.deepcopy(model).to(torch.bfloat16) for model in (backend.model, *backend.ensemble)]
-        faster = _with_models(translator, copies)
-        num_same = _num_same(_with_models(translator, [backend.model, *backend.ensemble]), faster, compared, options)
+        models = [backend.model, *backend.ensemble]
+        faster = _with_models(translator, [copy.deepcopy(model).to(torch.bfloat16) for model in models])
+        num_same = _num_same(_with_models(translator, models), faster, compared, options)
         if num_same == len(compared):
             translator.backend = faster.backend
         else:
@@ -66,32 +57,44 @@ def settle(translator: Any, requests: Sequence[Request], options: TranslationOpt
         translator.is_undecided = False
 
 
-def _with_models(translator: Any, models: list[Any]) -> Any:
-    tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    settings = {"prefix": translator.prefix, "task_settings": translator.task_settings}
-    return type(translator)(models[0], *tokenizers, ensemble=models[1:], **settings)
+def _with_models(translator: Any, models: list[Any]) -> Translator:
+    return type(translator)(
+        models[0],
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        models[1:],
+        prefix=translator.prefix,
+        task_settings=translator.task_settings,
+    )
 
 
-def _num_same(translator: Any, faster: Any, requests: list[Request], options: TranslationOptions) -> int:
-    """How many texts have one translation, by search without sampling."""
+def _num_same(translator: Translator, faster: Translator, requests: list[Request], options: TranslationOptions) -> int:
+    """The number of texts with the same translation by both, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
-    options = replace(options, return_scores=False, return_alignments=False, repetition_guard=False)
-    options = replace(options, on_error="fail", seed=None, generate=generate)
+    options = replace(
+        options,
+        return_scores=False,
+        return_alignments=False,
+        repetition_guard=False,
+        on_error="fail",
+        seed=None,
+        generate=generate,
+    )
     with _without_warnings():
         try:
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # What bfloat16 cannot translate is left to float32, and what that cannot is named when its line comes.
+            # float32 translates what bfloat16 cannot translate. An error of float32 is raised later, with its line.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """What there is to warn of is said when the texts are translated to be given back."""
+    """Suppresses warnings: the translation that is given back repeats them."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from .translator import Request, TranslationOptions, Translator
+from ..model.options_vaswani import TranslationOptions
+from ..model.requests_vaswani import Request
+from .translator import Translator
 
 # Windows per process that are read, or translated and not yet given, at most.
 _WINDOWS_PER_WORKER = 2
