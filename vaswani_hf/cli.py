@@ -36,19 +36,26 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .recipe import load_recipe
+    from .tasks import TASKS
     from .translation.distillation import DistillationJob, distill
-    from .translation.translator import TranslationOptions
+    from .translation.translator import TranslationOptions, Translator
 
     of_search = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard", "on_error")}
     options = TranslationOptions.of(**of_search, **_generate_arguments(arguments))
     names = ("output", "keep_references", "resume", "workers", "engine", "device", "dtype", "quantization")
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     recipe, (first, *others) = load_recipe(arguments.recipe, overrides), arguments.teacher
-    print(distill(DistillationJob(recipe=recipe, model=first, ensemble=tuple(others), options=options, **given)))
+    task = TASKS[recipe.task]
+    if task.translator_class is not Translator:
+        raise ValueError(
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give another recipe."
+        )
+    given |= {"recipe": recipe, "load_split": task.load_split}
+    print(distill(DistillationJob(model=first, ensemble=tuple(others), options=options, **given)))
 
 
 def _evaluate_text(arguments: argparse.Namespace) -> None:
-    from .evaluation.texts import TextEvaluationJob, evaluate_text_file
+    from .tasks.language_modeling import TextEvaluationJob, evaluate_text_file
 
     if arguments.model is None:
         raise ValueError("`vaswani evaluate --text` needs a model.")

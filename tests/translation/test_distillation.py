@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.convert.export import export
-from vaswani_hf.data.corpus import load_split, pin_dataset
+from vaswani_hf.data.corpus import pin_dataset
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import DataSection
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import train
 from vaswani_hf.translation.distillation import DistillationJob, distill
 from vaswani_hf.translation.pytorch import PyTorchBackend
 from vaswani_hf.translation.translator import TranslationOptions, Translator
+
+load_split = TASKS["translation"].load_split
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -45,7 +48,7 @@ def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
                 folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]

@@ -22,8 +22,6 @@ from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
 from .preparation import CHARACTERS_PER_TOKEN
 from .reading import CACHE_REMEDY
-from .tokenizer_training import train_tokenizers
-from .tree_tokenizer import train_parser_tokenizers
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
@@ -37,57 +35,45 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
+    train: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,
-    tags: tuple[str, ...] = (),
-    task: str = "translation",
+    **kind: Any,
 ) -> None:
-    """Writes the tokenizers of a corpus, which are trained only if another run has not trained them on these files.
+    """Write the tokenizers of a corpus into `folder`. They are trained only if no other run has trained them on these files.
 
-    Args:
-        section: The recipe's choice of one vocabulary or two, and their sizes.
-        pairs: The columns `source` and `target`.
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        folder: The folder of the run's tokenizers.
-        tags: The tags of directions that they know (see checkpoint/tokenizers.py).
-        task: That of the recipe.
-
-    Raises:
-        OSError: If a disk is full.
+    `train` gives the source and the target tokenizer for the three arguments that follow it. `kind` is what else decides
+    them, for the name of the folder in the cache.
     """
 
-    def train(place: Path) -> None:
-        if task == "parsing":
-            save_tokenizers(*train_parser_tokenizers(section, pairs, model_max_length), place)
-        else:
-            save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags, task), place)
+    def write(place: Path) -> None:
+        save_tokenizers(*train(section, pairs, model_max_length), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
     if cache is None:
-        train(folder)
+        write(folder)
         return
     options = {
         **asdict(section),
         "bpe_dropout": None,
         "max_length": model_max_length,
         "characters_per_token": CHARACTERS_PER_TOKEN,
-        "tags": tags,
-        "task": task,
+        **kind,
     }
     kept = cache / f"tokenizers-{_key(pairs, options)}"
     was_there = kept.is_dir()
     if damage(kept) is not None:
         if not os.access(cache, os.W_OK):
-            train(folder)
+            write(folder)
             return
         with naming_the_folder(cache, CACHE_REMEDY):
             if was_there:
                 # Not those that another run has made meanwhile.
                 shutil.rmtree(kept, ignore_errors=True)
-            _make_folder(kept, train)
+            _make_folder(kept, write)
     # `copytree` would give the run's folder the mode of this one.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)

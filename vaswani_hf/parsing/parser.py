@@ -9,8 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..data.tree_tokenizer import decode_tree
-from ..data.trees import CLOSE, OPEN, Tree, tree_of, unescaped
+from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
 from ..model.translator_vaswani import Hypothesis, Segment, TranslationOptions, setting_of
 from ..translation.pytorch import PyTorchBackend
@@ -255,3 +254,16 @@ class Parser(Translator):
     def _with_tree(self, hypothesis: Hypothesis, words: list[str]) -> Hypothesis:
         tree = decode_tree(self.target_tokenizer, hypothesis.token_ids, words)
         return replace(hypothesis, text=str(tree))
+
+
+def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
+    """The tree over the words of a sentence that a parser wrote; special tokens are left out."""
+    symbols = []
+    tags = []
+    for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):
+        if token == CLOSE or token.startswith(OPEN):
+            symbols.append(token)
+        else:
+            symbols.append(WORD)
+            tags.append(token)
+    return tree_over(words, symbols, tags)
