@@ -30,13 +30,15 @@ KINDS = {
 
 
 def check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...], needed: str = "") -> None:
-    """Refuse a checkpoint of a kind that is not in `kinds`, or of another package; `needed` describes what is needed."""
+    """Refuse a checkpoint of another kind than `kinds`, or of another package. `needed` describes `kinds`."""
     if model_type in kinds:
         return
     if model_type in KINDS:
         found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
-        raise ValueError(f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}.")
+        raise ValueError(
+            f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
+        )
     raise ValueError(
-        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; load it with "
-        "transformers."
+        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; "
+        "load it with transformers."
     )

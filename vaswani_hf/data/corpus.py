@@ -46,8 +46,8 @@ class Corpus:
         validation: Prepared pairs, or None.
         validation_text: The columns `source` and `target`, or None.
         test_text: The columns `source` and `target`, or None.
-        reports: The CorpusReport of the training and of the validation split. The report of a stream fills while the stream is
-            read.
+        reports: The CorpusReport of the training and of the validation split. The report of a stream fills
+            while the stream is read.
         are_texts: Each pair is one text and itself, for a language model.
         both_directions: The training split has each pair a second time, turned round.
         corpora: The name and the weight of each training corpus, if they have weights.
@@ -72,16 +72,17 @@ class Corpus:
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs (None for a stream) and their SHA-256, by which a run recognises its data."""
-        # The tokenizers decide nothing about the first pairs of a stream, and reading prepared pairs would count them.
+        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
+        # The tokenizers decide nothing about the first pairs of a stream, and reading prepared pairs would
+        # count them.
         return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     """The sources with one commit of their dataset, and with the licence of its card if the recipe has none.
 
-    The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one. All splits,
-    and all processes of a run, are then read from the same commit.
+    The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
+    All splits, and all processes of a run, are then read from the same commit.
 
     Raises:
         HubError: If the user can read no such dataset or revision.
@@ -106,9 +107,11 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """The commit of a dataset of the Hub and the licence that its card states, each None if it is not known."""
+    """The commit of a dataset of the Hub and the licence that its card states; None for what is not known."""
     if not is_on_hub(dataset):
-        raise ValueError(f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither.")
+        raise ValueError(
+            f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
+        )
     try:
         with explained():
             info = with_retries(HfApi().dataset_info, dataset, revision=revision)
@@ -131,7 +134,8 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
-            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run once without it."
+            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
+            "once without it."
         ) from error
     return commit if is_commit(commit) and not is_commit(revision) else revision
 
@@ -142,7 +146,7 @@ def load_splits(
     data: DataSection,
     seed: int,
 ) -> dict[str, Any]:
-    """The text of each split, None without one. `check_split` refuses a dataset that cannot be used; a stream is not read."""
+    """The text of each split, None without one. `check_split` checks each of them that is not a stream."""
 
     def checked(split: str) -> Dataset | IterableDataset | None:
         pairs = load_split(data, split, seed)
@@ -154,7 +158,7 @@ def load_splits(
 
 
 def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """What a function gives that reads or prepares a split. Its error for missing files and bad text names the split."""
+    """Call a function that reads or prepares a split. Errors about files and text name the split."""
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
@@ -183,8 +187,8 @@ def load_dataset_split(
         return load_pairs(pairs)
     except yaml.YAMLError as error:
         raise ValueError(
-            f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of ---, but that is "
-            "damaged; correct it, or take another `data.dataset_revision`."
+            f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
+            "---, but that is damaged; correct it, or take another `data.dataset_revision`."
         ) from error
 
 
@@ -199,14 +203,17 @@ def join_corpora(sources: Sequence[PairSource]) -> Dataset:
 
 def split_name(data: DataSection, split: str) -> str:
     """The files of a split, or the dataset and the key of the split, for messages."""
-    return " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    return (
+        " and ".join(data.files(split))
+        or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    )
 
 
 def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: str) -> None:
     """Refuse a split that has no pair with text on both sides, or none that is short enough for training.
 
-    `fault` says what the split lacks if each pair has an empty side. Without `max_length` the length does not matter.
-    """
+    `fault` says what the split lacks if each pair has an empty side. Without `max_length` the length does not
+    matter."""
     with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
     first = next(with_text, None)
     if first is None:
@@ -217,9 +224,9 @@ def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: st
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
             return
     raise ValueError(
-        f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, {CHARACTERS_PER_TOKEN} "
-        f"per token of `data.max_length`, but each of {len(pairs):,} is longer or empty; split the lines, or raise "
-        "`data.max_length`."
+        f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, "
+        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of {len(pairs):,} is longer or "
+        "empty; split the lines, or raise `data.max_length`."
     )
 
 

@@ -1,4 +1,4 @@
-"""What is computed once for a corpus on disk and kept beside it, in the cache of `datasets`: its tokenizers, its digest."""
+"""The tokenizers and the digest of a corpus on disk: computed once, and kept in the cache of `datasets`."""
 
 import contextlib
 import hashlib
@@ -25,11 +25,7 @@ from .reading import CACHE_REMEDY
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """The folder in which `datasets` keeps a dataset, and what is made of it; None if that is in memory or a stream.
-
-    Args:
-        pairs: The dataset.
-    """
+    """The folder in which `datasets` keeps a dataset; None for a dataset in memory or a stream."""
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 
@@ -42,11 +38,10 @@ def write_tokenizers(
     folder: Path,
     **kind: Any,
 ) -> None:
-    """Write the tokenizers of a corpus into `folder`. They are trained only if no other run has trained them on these files.
+    """Write the tokenizers of a corpus into `folder`, from the cache if they are there.
 
-    `train` gives the source and the target tokenizer for the three arguments that follow it. `kind` is what else decides
-    them, for the name of the folder in the cache.
-    """
+    `train` gives the source and the target tokenizer for the three arguments that follow it. `kind` is what
+    else decides them, for the name of the folder in the cache."""
 
     def write(place: Path) -> None:
         save_tokenizers(*train(section, pairs, model_max_length), place)
@@ -82,11 +77,7 @@ def write_tokenizers(
 
 
 def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder, which is there with all of its files and their hashes, or not at all.
-
-    Raises:
-        OSError: If the disk is full.
-    """
+    """Fill a folder. It appears with all of its files and their hashes, or not at all."""
     place = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     # The folder of `tempfile` is for nobody else, a cache may be for several users.
     unfinished = place / "unfinished"
@@ -104,11 +95,7 @@ def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def kept_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of prepared pairs, computed once for their files.
-
-    Args:
-        pairs: The dataset of `prepare_pairs`.
-    """
+    """The `corpus_digest` of prepared pairs, computed once for their files."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)

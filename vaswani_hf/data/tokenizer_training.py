@@ -2,11 +2,11 @@
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training text. With bytes
-alone a model could write half a letter. With characters alone the tokenizer could not encode every sentence.
-A corpus of more than a million pairs is represented by a million pairs that are evenly spread over it, a stream by its
-first million. Pairs with too many characters for `max_length` tokens are left out (see preparation.py).
-"""
+Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training
+text. With bytes alone a model could write half a letter. With characters alone the tokenizer could not encode
+every sentence. A corpus of more than a million pairs is represented by a million pairs that are evenly spread
+over it, a stream by its first million. Pairs with too many characters for `max_length` tokens are left out
+(see preparation.py)."""
 
 import copy
 import json
@@ -41,12 +41,14 @@ logger = logging.getLogger(__name__)
 # The order is that of BART, because generate() takes a pad token with the id 0 for a missing one.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
-# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two texts, so that a
-# word is encoded as it is without a tag (see word_encoding.py). A special token in a text is text, a tag is not.
+# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two
+# texts, so that a word is encoded as it is without a tag (see word_encoding.py). A special token in a text is
+# text, a tag is not.
 _OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# More pairs cost minutes and change nothing: pieces that are frequent in a million pairs are frequent in all pairs.
+# More pairs cost minutes and change nothing: pieces that are frequent in a million pairs are frequent in all
+# pairs.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
 # How `pre_tokenizers.ByteLevel` splits a text into words (its source, byte_level.rs).
@@ -58,10 +60,11 @@ class TextForm:
     """The marks that a tokenizer adds to a text.
 
     Attributes:
-        begins_with_a_space: A space is put before the text, and decoding removes it, so that a word is the same piece at the
-            beginning of a sentence and after a space. GPT-2's and RoBERTa's tokenizers put no space there.
-        is_open: `<s>` begins a text and nothing ends it, so that a model can continue it; padding is on the left. Otherwise
-            `</s>` ends the text.
+        begins_with_a_space: A space is put before the text, and decoding removes it, so that a word is the
+            same piece at the beginning of a sentence and after a space. GPT-2's and RoBERTa's tokenizers put
+            no space there.
+        is_open: `<s>` begins a text and nothing ends it, so that a model can continue it; padding is on the
+            left. Otherwise `</s>` ends the text.
         has_mask: The vocabulary ends with `<mask>`. It and the other special tokens are recognised in a text.
     """
 
@@ -74,13 +77,15 @@ SENTENCE = TextForm()
 
 
 def train_tokenizers(
-    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...] = ()
+    section: TokenizerSection,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    tags: tuple[str, ...] = (),
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The tokenizers of the two sides of sentence pairs, or one joint tokenizer twice.
 
-    `truncation=True` cuts to `model_max_length` tokens. `tags` are the tags of directions that the tokenizers know; the pairs
-    have none.
-    """
+    `truncation=True` cuts to `model_max_length` tokens. `tags` are the tags of directions that the tokenizers
+    know; the pairs have none."""
 
     def trained(sides: tuple[str, ...], vocab_size: int) -> PreTrainedTokenizerFast:
         return train_tokenizer(
@@ -101,7 +106,7 @@ def train_tokenizers(
 
 
 def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int) -> Iterator[str]:
-    """The texts of these sides for the training of a tokenizer, without pairs with too many characters for `max_length`."""
+    """The texts of these sides of the pairs that do not have too many characters for `max_length` tokens."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -114,7 +119,7 @@ def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_lengt
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Batches that represent a large corpus: batches that are evenly spread over it, or the first ones of a stream."""
+    """Batches that represent a corpus: evenly spread ones of a dataset, the first ones of a stream."""
     if isinstance(pairs, IterableDataset):
         # A stream and the streams that are made of it share their position.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
@@ -138,30 +143,33 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer trained on `texts`, the same one for the same texts.
 
-    Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores every text exactly, also a text
-    that spells a special token, but without tags.
+    Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores every text
+    exactly, also a text that spells a special token, but without tags.
 
     Args:
         texts: The sentences, of both languages for a joint vocabulary.
-        vocab_size: The number of entries, with special tokens, bytes and tags, but without `<mask>`. A corpus with fewer distinct
-            words gives fewer entries. Each character of the texts that takes several bytes has an entry before anything
-            longer has one (with at most two more entries for the first bytes, which similar characters share). If these
-            entries do not fit, the most frequent ones do, the other characters are bytes, and a warning says so.
+        vocab_size: The number of entries, with special tokens, bytes and tags, but without `<mask>`. A corpus
+            with fewer distinct words gives fewer entries. Each character of the texts that takes several
+            bytes has an entry before anything longer has one (with at most two more entries for the first
+            bytes, which similar characters share). If these entries do not fit, the most frequent ones do,
+            the other characters are bytes, and a warning says so.
         lowercase: Lowercase text before it is split.
-        normalization: The Unicode normal form, "NFC" or "NFKC", into which text is brought; None leaves text as it is.
+        normalization: The Unicode normal form, "NFC" or "NFKC", into which text is brought; None leaves text
+            as it is.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
         form: The marks that the tokenizer adds to a text.
 
     Raises:
-        ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts` holds no text.
+        ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts`
+            holds no text.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
         of_tags = f" and {len(tags)} more, {' '.join(tags)}" if tags else ""
         raise ValueError(
-            f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special tokens{of_tags}), but is "
-            f"{vocab_size}."
+            f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
+            f"tokens{of_tags}), but is {vocab_size}."
         )
     backend = _untrained(lowercase, normalization, form)
     remaining = iter(texts)
@@ -172,7 +180,9 @@ def train_tokenizer(
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_OF_TAGS, special=False) for tag in tags])
     if backend.get_vocab_size() < vocab_size:
-        logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
+        logger.warning(
+            "The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size
+        )
     _add_marks(backend, form)
     return with_transformers_interface(backend, model_max_length, form)
 
@@ -203,7 +213,7 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """A new tokenizer in another form with the vocabulary of one of `train_tokenizer`. A `<mask>` that is there stays."""
+    """A new tokenizer in another form, with the same vocabulary. A `<mask>` stays in the vocabulary."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -212,13 +222,13 @@ def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTok
 
 
 def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """BPE over characters, which are written in bytes: the merges that make characters of bytes come first."""
+    """BPE over characters that are written in bytes: the merges that make characters of bytes come first."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # This order merges equally frequent pairs in the order of their bytes. The 128 entries are fewer than the 256 bytes, so
-    # that `vocab_size` entries hold all merges that are needed.
+    # This order merges equally frequent pairs in the order of their bytes. The 128 entries are fewer than the
+    # 256 bytes, so that `vocab_size` entries hold all merges that are needed.
     ascii_characters = sorted(map(chr, range(128)), key=_in_bytes)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_counted(texts, normalizer, counts), trainer)
@@ -238,7 +248,8 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
     bytewise = sum(_in_bytes(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
-            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in bytes.",
+            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
+            "bytes.",
             bytewise,
             len(characters),
             vocab_size,
@@ -250,7 +261,9 @@ def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer, counts: C
     """The texts. Each text is added to the counts of its normalised characters beyond ASCII."""
     for text in texts:
         if not text.isascii():
-            counts.update(character for character in normalizer.normalize_str(text) if not character.isascii())
+            counts.update(
+                character for character in normalizer.normalize_str(text) if not character.isascii()
+            )
         yield text
 
 

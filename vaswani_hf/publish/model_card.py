@@ -1,4 +1,4 @@
-"""The model card: the README.md of a repository, made from the record of a run in the folder of its checkpoint.
+"""The model card: the README.md of a repository, from the record of a run in the folder of its checkpoint.
 
 The card of a checkpoint as a file of its own:
 
@@ -89,18 +89,20 @@ def model_card(
 
 
 def check_card(path: Path) -> None:
-    """Refuse a card written by hand if it cannot be read, or if the training data does not allow its licence."""
+    """Refuse a handwritten card that cannot be read, or whose licence the training data does not allow."""
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ValueError(
-            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have one made."
+            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have "
+            "one made."
         ) from None
     try:
         metadata = ModelCard(content).data
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"The card '{path}' must begin with YAML between two lines of ---, but that cannot be read: {error}"
+            f"The card '{path}' must begin with YAML between two lines of ---, but that cannot be read: "
+            f"{error}"
         ) from error
     _, _, data = _record(path.parent)
     stated = metadata.get("license")

@@ -1,7 +1,7 @@
 """`Task`: everything in which one kind of run differs from another. Each task is one file of this folder.
 
-A new task is a new file with a class and one line in the table `TASKS`. No other code asks which task a run has.
-"""
+A new task is a new file with a class and one line in the table `TASKS`. No other code asks which task a run
+has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ class Scores:
     Attributes:
         scores: The entry `test` of results.json.
         lines: The scores as the run prints them.
-        outputs: The outputs of the model, one per line, for the file `Task.outputs_file`; None if there are none.
+        outputs: The outputs of the model, one per line, for the file `Task.outputs_file`; None if there are
+            none.
     """
 
     scores: dict[str, Any]
@@ -80,18 +81,19 @@ class CardWords:
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    A class that derives from `Task` has the methods with a body, which are right for a task without a dataset on the Hub,
-    without tokenizers of its own kind, and whose validation measures the loss alone.
+    A class that derives from `Task` has the methods with a body, which are right for a task without a dataset
+    on the Hub, without tokenizers of its own kind, and whose validation measures the loss alone.
 
     Attributes:
         name: The value of the key `task` of a recipe.
         data_settings: The class of the section `data` of a recipe.
         model_class: The class of the model.
         stacks: The parts of an encoder-decoder that the model has: "encoder", "decoder" or both.
-        translator_class: The class that searches for outputs with the settings of the section `decoding`; None for a model that
-            is trained without a search.
+        translator_class: The class that searches for outputs with the settings of the section `decoding`;
+            None for a model that is trained without a search.
         outputs_file: The file for the outputs on the test set; None if there are no outputs.
-        metrics: The scores in the metadata of the card, with their titles; the first one is the most important.
+        metrics: The scores in the metadata of the card, with their titles; the first one is the most
+            important.
     """
 
     name: str
@@ -110,19 +112,21 @@ class Task(Protocol):
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """The columns `source` and `target` of "train", "validation" or "test", as text; None without such a split.
+        """The columns `source` and `target` of a split, as text; None without such a split.
 
-        A training split of weighted corpora also has the column `corpus`, the number of the weight.
-        """
+        The splits are "train", "validation" and "test". A training split of weighted corpora also has the
+        column `corpus`, the number of the weight."""
         ...
 
     def load_corpus(
         self, data: Any, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """The whole corpus. The tokenizers of the run are in `folder`; `new_tokenizers` trains them and writes them there."""
+        """The whole corpus, with the tokenizers in `folder`, which `new_tokenizers` trains and writes."""
         ...
 
-    def adopt_tokenizers(self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
         """The tokenizers of another model as this task needs them.
 
         Raises:
@@ -156,7 +160,9 @@ class Task(Protocol):
         """The scores of the checkpoint in `folder` on the test split."""
         ...
 
-    def card_words(self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str) -> CardWords:
+    def card_words(
+        self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
+    ) -> CardWords:
         """What the card of a model says.
 
         Args:

@@ -1,4 +1,4 @@
-"""Language modelling: plain text trains a decoder (causal) or an encoder (masked), and the perplexity is measured.
+"""Language modelling: plain text trains a decoder (causal) or an encoder (masked).
 
 Legend of shapes: B texts of a batch, L length of a text in tokens.
 """
@@ -53,7 +53,8 @@ from .base import CardWords, Scores, Task, Tokenizers
 
 logger = logging.get_logger(__name__)
 
-# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted; 80 % of them are hidden, 10 % replaced at random.
+# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted; 80 % of them are hidden, 10 % replaced at
+# random.
 PREDICTED_RATE = 0.15
 HIDDEN_RATE = 0.8
 REPLACED_RATE = 0.1
@@ -115,7 +116,9 @@ class LanguageModeling(Task):
             corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
         )
 
-    def adopt_tokenizers(self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
         # The decoder of a translation model knows the target language, the encoder the source language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
@@ -128,7 +131,9 @@ class LanguageModeling(Task):
     ) -> Scores:
         model = load_model(folder, kinds=LANGUAGE_MODELS).to(device)
         tokenizer, _ = load_tokenizers(folder)
-        scores = evaluate_texts(model, tokenizer, test["source"], tokens_per_batch=evaluation.tokens_per_batch)
+        scores = evaluate_texts(
+            model, tokenizer, test["source"], tokens_per_batch=evaluation.tokens_per_batch
+        )
         line = f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %"
         if "bits_per_byte" in scores:
             line += f" · {scores['bits_per_byte']:.4f} bits per byte"
@@ -204,7 +209,9 @@ class MaskedLanguageModeling(LanguageModeling):
             pipeline="fill-mask",
             model="The encoder of the Transformer in",
             ability=f" as a language model: it fills in hidden tokens of texts in {_language(facts)}.",
-            example="twenty-<mask> = dreiundzwanzig" if data is not None and data.corpus else "This is a <mask>.",
+            example="twenty-<mask> = dreiundzwanzig"
+            if data is not None and data.corpus
+            else "This is a <mask>.",
             scored=f"{_scored(test)}, 15 % of all, which were hidden",
             **_common_words(test),
         )
@@ -226,13 +233,13 @@ def _common_words(test: dict[str, Any]) -> dict[str, Any]:
         scores.append(f"{test['bits_per_byte']:.4f} bits per byte")
     return {
         "toy_use": (
-            "It knows English number words below one million with the German ones behind them, to show how the package works. It "
-            "has seen\nnothing else and is good for nothing else."
+            "It knows English number words below one million with the German ones behind them, to show how "
+            "the package works. It has seen\nnothing else and is good for nothing else."
         ),
         "work": "reads texts",
         "warning": (
-            "What it writes can be fluent and wrong. Nothing was done against what is offensive or one-sided in the training data. "
-            "Where a\n  mistake does harm, a person has to check."
+            "What it writes can be fluent and wrong. Nothing was done against what is offensive or one-sided "
+            "in the training data. Where a\n  mistake does harm, a person has to check."
         ),
         "scores": scores,
         "examples": "texts",
@@ -272,8 +279,9 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and hides some of their tokens, at least one of each text (Devlin et al. 2019, Section 3.1).
 
-    Seed, epoch and text decide which tokens are hidden and what replaces them. A resumed run therefore sees the same batches,
-    and the number of workers does not matter. In validation there is no epoch, and the hidden tokens are always the same.
+    Seed, epoch and text decide which tokens are hidden and what replaces them. A resumed run therefore sees
+    the same batches, and the number of workers does not matter. In validation there is no epoch, and the
+    hidden tokens are always the same.
 
     Args:
         tokenizer: A tokenizer with a `mask_token`.
@@ -285,7 +293,9 @@ class MaskingCollator(PairCollator):
         self._mask_token_id = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
         self._special_ids = np.array(sorted(special))
-        self._other_ids = np.array([token_id for token_id in range(len(tokenizer)) if token_id not in special])
+        self._other_ids = np.array(
+            [token_id for token_id in range(len(tokenizer)) if token_id not in special]
+        )
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["input_ids"])
@@ -312,12 +322,16 @@ def _task_of(model: PreTrainedModel) -> LanguageModeling:
 
 @torch.inference_mode()
 def evaluate_texts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, tokens_per_batch: int = 4096
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: list[str],
+    *,
+    tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
     """The scores of a language model on texts.
 
-    A causal model predicts every token and the end. A masked model is scored on its hidden tokens, 15 % of all tokens, which are
-    the same in every evaluation of the same texts.
+    A causal model predicts every token and the end. A masked model is scored on its hidden tokens, 15 % of
+    all tokens, which are the same in every evaluation of the same texts.
 
     Args:
         model: A `VaswaniForCausalLM` or `VaswaniForMaskedLM`.
@@ -326,9 +340,10 @@ def evaluate_texts(
         tokens_per_batch: Positions of a batch, padding included (tokens).
 
     Returns:
-        dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens whose most likely token
-        is right), `tokens` predicted, `texts`, `seconds`. A causal model also has `bits_per_byte` of the text with the end of
-        each line, which can be compared between vocabularies.
+        dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens
+            whose most likely token
+        is right), `tokens` predicted, `texts`, `seconds`. A causal model also has `bits_per_byte` of the text
+        with the end of each line, which can be compared between vocabularies.
 
     Raises:
         ValueError: If there is no text, or the logits are not finite.
@@ -354,7 +369,8 @@ def evaluate_texts(
         raise ValueError("There must be at least one text to evaluate, but there is none.")
     if not math.isfinite(nats):
         raise ValueError(
-            "The model's logits are NaN or infinite: its weights are damaged, or too large for their dtype; try bfloat16 or float32."
+            "The model's logits are NaN or infinite: its weights are damaged, or too large for their dtype; "
+            "try bfloat16 or float32."
         )
     scores = {"loss": nats / tokens, "perplexity": perplexity(nats / tokens), "accuracy": 100 * hits / tokens}
     if isinstance(task, CausalLanguageModeling):

@@ -1,4 +1,4 @@
-"""Constituency parsing (Section 6.3): sentences and their trees train an encoder and a decoder, trees are scored by F1."""
+"""Constituency parsing (Section 6.3): sentences and their trees train an encoder and a decoder."""
 
 import os
 from collections import Counter
@@ -28,8 +28,8 @@ from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
 from ..version import __version__
 from .base import CardWords, Scores, Task, Tokenizers
 
-# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent and 4
-# special tokens.
+# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent
+# and 4 special tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
 # The tokenizer reads `(NN dog)` as `NN`. These patterns match what it removes: the bracket before the tag,
 # and the word with the bracket after it.
@@ -59,13 +59,17 @@ class Parsing(Task):
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:
-            write_tokenizers(_train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name)
+            write_tokenizers(
+                _train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name
+            )
         tokenizers = load_tokenizers(folder)
         collator = PairCollator(tokenizers[0].pad_token_id)
         sizes = {"max_length": data.max_length, "num_proc": data.num_proc}
         return encode_corpus(texts, tokenizers, (collator, collator), **sizes, seed=seed)
 
-    def adopt_tokenizers(self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
         if not is_tree_tokenizer(target):
             raise ValueError("has no vocabulary of trees")
         return source, target
@@ -81,14 +85,15 @@ class Parsing(Task):
         scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
         trees = scores.pop("trees")
         line = (
-            f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall {scores['recall']:.2f} · exact match "
-            f"{scores['exact_match']:.1f} %"
+            f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
+            f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
         )
         return Scores(scores, [line], lines_of(trees))
 
     def card_words(
         self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
+        language = facts.get("language")
         example = "the dog sees the cat ."
         scores = []
         if "f1" in test:
@@ -99,7 +104,7 @@ class Parsing(Task):
         return CardWords(
             task_type="constituency-parsing",
             task_name="Constituency parsing",
-            ability=f" that gives sentences in `{facts.get('language')}` their constituency trees (Section 6.3).",
+            ability=f" that gives sentences in `{language}` their constituency trees (Section 6.3).",
             example=example,
             snippet=(
                 "from vaswani_hf.parsing import Parser\n\n"
@@ -107,12 +112,13 @@ class Parsing(Task):
                 f'print(parser("{example}"))'
             ),
             snippet_note=(
-                "The parser keeps the trees well-formed and over exactly the words of the sentence. Words are what white space separates, "
-                "and\nhave to be tokenized as in the treebank, punctuation by itself."
+                "The parser keeps the trees well-formed and over exactly the words of the sentence. Words "
+                "are what white space separates, and\nhave to be tokenized as in the treebank, punctuation "
+                "by itself."
             ),
             toy_use=(
-                "It parses the sentences of a small grammar, to show how the package works. It has seen nothing else and is good for "
-                "nothing else."
+                "It parses the sentences of a small grammar, to show how the package works. It has seen "
+                "nothing else and is good for nothing else."
             ),
             work="parses sentence by sentence",
             warning="A tree can be well-formed and wrong. Where a mistake does harm, a person has to check.",
@@ -173,8 +179,10 @@ def _train_tokenizers(section: TokenizerSection, pairs: Dataset, model_max_lengt
     return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
 
 
-def train_tree_tokenizer(trees: Iterable[str], model_max_length: int | None = None) -> PreTrainedTokenizerFast:
-    """The target tokenizer of a parser, whose vocabulary is the symbols of some trees, each of them on one line.
+def train_tree_tokenizer(
+    trees: Iterable[str], model_max_length: int | None = None
+) -> PreTrainedTokenizerFast:
+    """The target tokenizer of a parser. Its vocabulary is the symbols of some trees, each on one line.
 
     It reads `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` and writes `(S (NP DT NN ) (VP VBZ ) )`, because
     the words are known from the sentence. `</s>` ends every tree. An unknown label or tag is `<unk>`.

@@ -1,4 +1,4 @@
-"""Translation: sentence pairs train an encoder and a decoder, and translations are scored by BLEU and chrF."""
+"""Translation: sentence pairs train an encoder and a decoder. BLEU and chrF score the translations."""
 
 import dataclasses
 import math
@@ -90,7 +90,9 @@ class Translation(Task):
         rate = tokenizer.bpe_dropout
         train_collator = PairCollator(
             source_tokenizer.pad_token_id,
-            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate)) if rate else None,
+            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
+            if rate
+            else None,
             seed=seed,
             max_length=data.max_length,
         )
@@ -107,7 +109,9 @@ class Translation(Task):
             corpora=_weights_of_corpora(data),
         )
 
-    def adopt_tokenizers(self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
         if is_tree_tokenizer(target):
             raise ValueError("is a parser, whose target vocabulary is of trees")
         own_source = in_form(source, SENTENCE)
@@ -147,12 +151,14 @@ class Translation(Task):
         )
         translations = scores.pop("translations")
         lines = [
-            f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
-            f"perplexity {scores['perplexity'] or math.nan:.3f}"
+            f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
+            f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
         ]
         if data.corpus:
             scores["digits"] = _scores_by_digits(translator, test, translations)
-            by_digits = " · ".join(f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items())
+            by_digits = " · ".join(
+                f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items()
+            )
             lines.append(
                 f"exact match per number of digits: {by_digits} (trained on all below {SMALLEST_HELD_OUT})"
             )
@@ -175,14 +181,14 @@ class Translation(Task):
             ),
             pipeline="translation",
             toy_use=(
-                "It turns English number words below one million into German ones, to show how the package works. It has seen nothing "
-                "else\nand is good for nothing else."
+                "It turns English number words below one million into German ones, to show how the package "
+                "works. It has seen nothing else\nand is good for nothing else."
             ),
             work="translates sentence by sentence",
             warning=(
-                "A translation can be fluent and wrong: words are left out, added, or turned into their opposite, names and figures\n"
-                "  included. Nothing was done against what is offensive or one-sided in the training data. Where a mistake does harm, a "
-                "person\n  has to check."
+                "A translation can be fluent and wrong: words are left out, added, or turned into their "
+                "opposite, names and figures\n  included. Nothing was done against what is offensive or "
+                "one-sided in the training data. Where a mistake does harm, a person\n  has to check."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
             scores=_score_lines(test),
@@ -191,7 +197,7 @@ class Translation(Task):
 
 
 def _with_credit_for_teachers(data: DataSection) -> DataSection:
-    """The section with the teachers in `attribution` whose translations `vaswani distill` wrote into the training files."""
+    """The section with credit for the teachers whose translations are in the files of `vaswani distill`."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -220,7 +226,7 @@ def _weights_of_corpora(data: DataSection) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
-    """Refuse a split without text. The test split is scored line by line, so that text on each side is enough."""
+    """Refuse a split without text. The test split needs text on each side, because each line is scored."""
     name = split_name(data, split)
     if split == "test":
         for side in ("source", "target"):
@@ -231,12 +237,13 @@ def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
     refuse_unusable(pairs, name, data.max_length, fault)
 
 
-def in_both_directions(pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1) -> Dataset | IterableDataset:
+def in_both_directions(
+    pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
+) -> Dataset | IterableDataset:
     """Twice as many pairs: each pair as it is, followed by the same pair turned round.
 
-    The source of a turned pair begins with `tag`, the tag of the language of its target. Pairs in the direction of the
-    recipe have no tag, so that programs for models of one direction can use the model.
-    """
+    The source of a turned pair begins with `tag`, the tag of the language of its target. Pairs in the
+    direction of the recipe have no tag, so that programs for models of one direction can use the model."""
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
         return pairs.map(_with_turned, **options)
@@ -258,8 +265,10 @@ def _with_turned(batch: dict[str, list], tag: str) -> dict[str, list]:
     return columns
 
 
-def _scores_by_digits(translator: Translator, test: Dataset, translations: list[str]) -> dict[str, dict[str, Any]]:
-    """The exact match per number of digits, of the test split and of the short numbers that no split holds out."""
+def _scores_by_digits(
+    translator: Translator, test: Dataset, translations: list[str]
+) -> dict[str, dict[str, Any]]:
+    """The exact match per number of digits: the test split, and the short numbers that no split holds out."""
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]
@@ -268,7 +277,9 @@ def _scores_by_digits(translator: Translator, test: Dataset, translations: list[
         [*translator.translate(short_sources), *translations],
         [*map(german_words, short), *test["target"]],
     )
-    return {str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()}
+    return {
+        str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()
+    }
 
 
 def _ability(facts: dict[str, Any], data: DataSection | None) -> str:
@@ -277,9 +288,8 @@ def _ability(facts: dict[str, Any], data: DataSection | None) -> str:
         return " for translation; between which languages is not known."
     ability = f" that translates from `{source}` to `{target}`."
     if data is not None and data.both_directions:
-        ability += (
-            f" It also translates from `{target}` to `{source}`, where the text\nbegins with `>>{source}<<` and a space."
-        )
+        ability += f" It also translates from `{target}` to `{source}`, where the text\n"
+        ability += f"begins with `>>{source}<<` and a space."
     return ability
 
 

@@ -34,7 +34,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def asked_of(recipe: Recipe) -> dict[str, Any]:
-    """The values, by `section.key`, that may differ if a finished run is asked for again: length, final weights and scores."""
+    """The values, by `section.key`, that may change for a finished run: length, final weights, scores."""
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
     # The data may have moved.
@@ -46,13 +46,14 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print how many examples of each split were dropped and how often an epoch has each corpus."""
+    """Write recipe.yaml, and print how many examples were dropped and how many an epoch has."""
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Translations of the validation and the test split are scored line by line, and no line is dropped.
+            # Translations of the validation and the test split are scored line by line, and no line is
+            # dropped.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -65,12 +66,14 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
 
 def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
     """The recipe of a finished run, `recorded`, with the licences and the repository of `recipe`."""
-    data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
+    data = dataclasses.replace(
+        recorded.data, license=recipe.data.license, attribution=recipe.data.attribution
+    )
     return dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
 
 
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """The cost of the training in the results of a run that ended at this step before; empty if steps were trained since."""
+    """The cost of the training, if the run came to this end before; empty if steps were trained since."""
     try:
         facts = dict(read_results(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -104,7 +107,9 @@ def results_of_run(
         results["test"] = scores
     results["decoding"] = {}
     if TASKS[recipe.task].translator_class is not None:
-        results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
+        results["decoding"] = {
+            name: getattr(model.generation_config, name) for name in recipe.decoding.settings()
+        }
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
@@ -116,7 +121,7 @@ def results_of_run(
 
 
 def score_test_split(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any] | None:
-    """The scores of the saved checkpoint on the test split, None without one. Its outputs are written and its scores printed."""
+    """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
     folder, test = Path(recipe.output_dir), trainer.corpus.test_text
     if test is None:
         return None
@@ -147,7 +152,10 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "versions": {
             "vaswani_hf": __version__,
             "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")},
+            **{
+                name: version(name)
+                for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")
+            },
         },
     }
 
@@ -162,18 +170,24 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw training loss, validation loss and validation BLEU over steps into a PNG, as far as they were measured."""
+    """Draw the losses and the validation BLEU over steps, as far as they were measured, into a PNG."""
     # A run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 
-    curves = {"training loss, smoothed": "loss", "validation loss": "eval_loss", "validation BLEU": "eval_bleu"}
+    curves = {
+        "training loss, smoothed": "loss",
+        "validation loss": "eval_loss",
+        "validation BLEU": "eval_bleu",
+    }
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
     right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
     for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
         points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
         if points:
-            (right if name == "eval_bleu" else axes).plot(*zip(*points, strict=True), label=label, color=color)
+            (right if name == "eval_bleu" else axes).plot(
+                *zip(*points, strict=True), label=label, color=color
+            )
     if not any(a.lines for a in (axes, right)):
         return
     if right is not axes:
