@@ -113,7 +113,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     model = model_of(recipe, corpus)
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
+    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments)
     trainer.turns = turns
     (folder / "means.json").write_text(json.dumps(described(recipe.training, arguments.device)), encoding="utf-8")
     add_callbacks(trainer, recipe.publishing)

@@ -56,8 +56,8 @@ class Summarization(Translation):
     def validation_metrics(self, evaluation):
         return tuple(self.metrics)
 
-    def validation_scores(self, outputs, corpus, evaluation):
-        return rouge(outputs, corpus.validation_text["target"])
+    def validation_scores(self, outputs, targets, evaluation):
+        return rouge(outputs, targets)
 
     def score_test_split(self, folder, test, data, evaluation, device):
         translator = Translator.from_pretrained(str(folder), device=device)

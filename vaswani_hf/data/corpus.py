@@ -213,7 +213,8 @@ def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: st
     """Refuse a split that has no pair with text on both sides, or none that is short enough for training.
 
     `fault` says what the split lacks if each pair has an empty side. Without `max_length` the length does not
-    matter."""
+    matter.
+    """
     with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
     first = next(with_text, None)
     if first is None:

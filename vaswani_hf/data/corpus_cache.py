@@ -41,7 +41,8 @@ def write_tokenizers(
     """Write the tokenizers of a corpus into `folder`, from the cache if they are there.
 
     `train` gives the source and the target tokenizer for the three arguments that follow it. `kind` is what
-    else decides them, for the name of the folder in the cache."""
+    else decides them, for the name of the folder in the cache.
+    """
 
     def write(place: Path) -> None:
         save_tokenizers(*train(section, pairs, model_max_length), place)

@@ -6,7 +6,8 @@ Differs from the paper: the alphabet is the 256 bytes and, as single entries, th
 text. With bytes alone a model could write half a letter. With characters alone the tokenizer could not encode
 every sentence. A corpus of more than a million pairs is represented by a million pairs that are evenly spread
 over it, a stream by its first million. Pairs with too many characters for `max_length` tokens are left out
-(see preparation.py)."""
+(see preparation.py).
+"""
 
 import copy
 import json
@@ -76,32 +77,25 @@ class TextForm:
 SENTENCE = TextForm()
 
 
-def train_tokenizers(
+def train_on_sides(
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
+    sides: tuple[str, ...],
     model_max_length: int,
+    *,
+    vocab_size: int | None = None,
     tags: tuple[str, ...] = (),
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The tokenizers of the two sides of sentence pairs, or one joint tokenizer twice.
-
-    `truncation=True` cuts to `model_max_length` tokens. `tags` are the tags of directions that the tokenizers
-    know; the pairs have none."""
-
-    def trained(sides: tuple[str, ...], vocab_size: int) -> PreTrainedTokenizerFast:
-        return train_tokenizer(
-            texts_of(pairs, sides, model_max_length),
-            vocab_size,
-            lowercase=section.lowercase,
-            normalization=section.normalization,
-            model_max_length=model_max_length,
-            tags=tags,
-        )
-
-    if section.shared_vocabulary:
-        joint = trained(("source", "target"), section.vocab_size)
-        return joint, joint
-    return trained(("source",), section.vocab_size), trained(
-        ("target",), section.target_vocab_size or section.vocab_size
+    form: TextForm = SENTENCE,
+) -> PreTrainedTokenizerFast:
+    """`train_tokenizer` on these columns of pairs, with the options of a recipe."""
+    return train_tokenizer(
+        texts_of(pairs, sides, model_max_length),
+        vocab_size or section.vocab_size,
+        lowercase=section.lowercase,
+        normalization=section.normalization,
+        model_max_length=model_max_length,
+        tags=tags,
+        form=form,
     )
 
 
@@ -149,20 +143,16 @@ def train_tokenizer(
     Args:
         texts: The sentences, of both languages for a joint vocabulary.
         vocab_size: The number of entries, with special tokens, bytes and tags, but without `<mask>`. A corpus
-            with fewer distinct words gives fewer entries. Each character of the texts that takes several
-            bytes has an entry before anything longer has one (with at most two more entries for the first
-            bytes, which similar characters share). If these entries do not fit, the most frequent ones do,
-            the other characters are bytes, and a warning says so.
+            with few distinct words gives fewer entries. Each character of several bytes is one entry. If these
+            entries do not fit, the most frequent characters are entries, and a warning says so.
         lowercase: Lowercase text before it is split.
-        normalization: The Unicode normal form, "NFC" or "NFKC", into which text is brought; None leaves text
-            as it is.
+        normalization: The Unicode normal form of the text, "NFC" or "NFKC".
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
         form: The marks that the tokenizer adds to a text.
 
     Raises:
-        ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts`
-            holds no text.
+        ValueError: If `vocab_size` is too small, `normalization` is unknown or `texts` holds no text.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:

@@ -1,7 +1,8 @@
 """`Task`: everything in which one kind of run differs from another. Each task is one file of this folder.
 
 A new task is a new file with a class and one line in the table `TASKS`. No other code asks which task a run
-has."""
+has.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ class Task(Protocol):
         """The columns `source` and `target` of a split, as text; None without such a split.
 
         The splits are "train", "validation" and "test". A training split of weighted corpora also has the
-        column `corpus`, the number of the weight."""
+        column `corpus`, the number of the weight.
+        """
         ...
 
     def load_corpus(
@@ -143,15 +145,15 @@ class Task(Protocol):
         return ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, rows: Sequence[int], evaluation: EvaluationSection
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: EvaluationSection
     ) -> list[str]:
-        """The outputs for these rows of the validation split. Several processes compute shares of them."""
+        """The outputs for these texts of the validation split, which are the share of one process."""
         return []
 
     def validation_scores(
-        self, outputs: list[str], corpus: Corpus, evaluation: EvaluationSection
+        self, outputs: list[str], targets: list[str], evaluation: EvaluationSection
     ) -> dict[str, float]:
-        """The scores of `validation_metrics` for the outputs of the whole validation split."""
+        """The scores of `validation_metrics` for the outputs for the whole validation split."""
         return {}
 
     def score_test_split(

@@ -40,7 +40,7 @@ from ..data.corpus import (
 from ..data.corpus_cache import write_tokenizers
 from ..data.lines import read_lines
 from ..data.reading import PairSource, load_pairs
-from ..data.tokenizer_training import TextForm, in_form, texts_of, train_tokenizer
+from ..data.tokenizer_training import TextForm, in_form, train_on_sides
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
@@ -256,14 +256,7 @@ def _check_split(texts: Dataset, data: DataSection, split: str) -> None:
 def _train_tokenizers(
     section: TokenizerSection, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
 ) -> Tokenizers:
-    tokenizer = train_tokenizer(
-        texts_of(texts, ("source",), model_max_length),
-        section.vocab_size,
-        lowercase=section.lowercase,
-        normalization=section.normalization,
-        model_max_length=model_max_length,
-        form=form,
-    )
+    tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
     return tokenizer, tokenizer
 
 

@@ -18,7 +18,7 @@ from ..data.batching import PairCollator
 from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable, split_name
 from ..data.corpus_cache import write_tokenizers
 from ..data.reading import CACHE_REMEDY, TEXT_FEATURES, PairSource, load_pairs
-from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_tokenizer, with_transformers_interface
+from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_on_sides, with_transformers_interface
 from ..data.toy_corpora import tree_split
 from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
@@ -64,8 +64,14 @@ class Parsing(Task):
             )
         tokenizers = load_tokenizers(folder)
         collator = PairCollator(tokenizers[0].pad_token_id)
-        sizes = {"max_length": data.max_length, "num_proc": data.num_proc}
-        return encode_corpus(texts, tokenizers, (collator, collator), **sizes, seed=seed)
+        return encode_corpus(
+            texts,
+            tokenizers,
+            (collator, collator),
+            max_length=data.max_length,
+            num_proc=data.num_proc,
+            seed=seed,
+        )
 
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
@@ -169,13 +175,7 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
 
 def _train_tokenizers(section: TokenizerSection, pairs: Dataset, model_max_length: int) -> Tokenizers:
     """Byte-level BPE for the sentences, and the symbols of the trees."""
-    source = train_tokenizer(
-        texts_of(pairs, ("source",), model_max_length),
-        section.vocab_size,
-        lowercase=section.lowercase,
-        normalization=section.normalization,
-        model_max_length=model_max_length,
-    )
+    source = train_on_sides(section, pairs, ("source",), model_max_length)
     return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from ..data.corpus import (
 from ..data.corpus_cache import write_tokenizers
 from ..data.lines import refuse_blank
 from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
-from ..data.tokenizer_training import SENTENCE, in_form, train_tokenizers
+from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import exact_match_by, score_translations
 from ..evaluation.evaluate import evaluate_translator
@@ -121,19 +120,21 @@ class Translation(Task):
         return _VALIDATION_METRICS if evaluation.validation_bleu else ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, rows: Sequence[int], evaluation: EvaluationSection
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: EvaluationSection
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        sources = corpus.validation_text[rows]["source"]
         # A greedy search is enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def validation_scores(
-        self, outputs: list[str], corpus: Corpus, evaluation: EvaluationSection
+        self, outputs: list[str], targets: list[str], evaluation: EvaluationSection
     ) -> dict[str, float]:
-        references = [target.strip() for target in corpus.validation_text["target"]]
-        options = {"tokenize": evaluation.tokenize, "lowercase": evaluation.lowercase}
-        scores = score_translations(outputs, references, **options)
+        scores = score_translations(
+            outputs,
+            [target.strip() for target in targets],
+            tokenize=evaluation.tokenize,
+            lowercase=evaluation.lowercase,
+        )
         return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
@@ -210,11 +211,11 @@ def _with_credit_for_teachers(data: DataSection) -> DataSection:
 
 
 def _sources_of_corpora(data: DataSection) -> list[PairSource]:
+    source, target = data.source_language, data.target_language
     if files := data.listed("train_pairs"):
-        languages = {"source_language": data.source_language, "target_language": data.target_language}
-        return [PairSource(pairs_file=file, **languages) for file in files]
-    files = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
-    return [PairSource(source, target) for source, target in files]
+        return [PairSource(pairs_file=file, source_language=source, target_language=target) for file in files]
+    aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
+    return [PairSource(source_file, target_file) for source_file, target_file in aligned]
 
 
 def _weights_of_corpora(data: DataSection) -> list[tuple[str, float]]:
@@ -237,13 +238,27 @@ def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
     refuse_unusable(pairs, name, data.max_length, fault)
 
 
+def train_tokenizers(
+    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
+) -> Tokenizers:
+    """The joint tokenizer of both languages twice, or one tokenizer for each language."""
+    if section.shared_vocabulary:
+        joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
+        return joint, joint
+    source = train_on_sides(section, pairs, ("source",), model_max_length, tags=tags)
+    target_size = section.target_vocab_size
+    target = train_on_sides(section, pairs, ("target",), model_max_length, vocab_size=target_size, tags=tags)
+    return source, target
+
+
 def in_both_directions(
     pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
 ) -> Dataset | IterableDataset:
     """Twice as many pairs: each pair as it is, followed by the same pair turned round.
 
     The source of a turned pair begins with `tag`, the tag of the language of its target. Pairs in the
-    direction of the recipe have no tag, so that programs for models of one direction can use the model."""
+    direction of the recipe have no tag, so that programs for models of one direction can use the model.
+    """
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
         return pairs.map(_with_turned, **options)

@@ -376,12 +376,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
             what = f"The validation loss of step {step:,} is not finite"
             raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
-        if self.task.validation_metrics(self.evaluation) and self.corpus.validation_text is not None:
-            shares = self._shares(lambda: self._outputs(model))
+        pairs = self.corpus.validation_text
+        if self.task.validation_metrics(self.evaluation) and pairs is not None:
+            shares = self._shares(lambda: self._outputs(model, pairs))
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
-            metrics |= self.task.validation_scores(outputs, self.corpus, self.evaluation)
+            metrics |= self.task.validation_scores(outputs, list(pairs["target"]), self.evaluation)
         return metrics
 
     def _validation_batches(self) -> DataLoader:
@@ -410,10 +411,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return []
         return shares
 
-    def _outputs(self, model: Any) -> list[tuple[int, str]]:
+    def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
         """The rows of the validation split that this process computes, and their outputs."""
-        rows = range(self.args.process_index, len(self.corpus.validation_text or ()), self.args.world_size)
-        outputs = self.task.validation_outputs(model, self.corpus, rows, self.evaluation)
+        rows = range(self.args.process_index, len(pairs), self.args.world_size)
+        outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
 
 
