@@ -55,7 +55,8 @@ def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _evaluate_text(arguments: argparse.Namespace) -> None:
-    from .tasks.language_modeling import TextEvaluationJob, evaluate_text_file
+    from .tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
+    from .translation.output import standard_output
 
     if arguments.model is None:
         raise ValueError("`vaswani evaluate --text` needs a model.")
@@ -66,8 +67,13 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"`--{others[0]}` is for {owner}, but `--text` is for a language model; leave one of them out."
         )
-    names = ("text", "json", "device", "dtype", "tokens_per_batch")
-    evaluate_text_file(TextEvaluationJob(_model(arguments), **{name: getattr(arguments, name) for name in names}))
+    if not Path(arguments.text).is_file():
+        raise ValueError(f"`--text` must be an existing file, but is {arguments.text}.")
+    stdout = standard_output()
+    options = {name: getattr(arguments, name) for name in ("device", "dtype", "tokens_per_batch")}
+    scores = evaluate_text_file(_model(arguments), arguments.text, **options)
+    text = json.dumps(scores, indent=2) if arguments.json else scores_of_texts_as_text(scores)
+    stdout.write(f"{text}\n".encode())
 
 
 def _evaluate_trees(arguments: argparse.Namespace) -> None:

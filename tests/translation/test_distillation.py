@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.convert.export import export
-from vaswani_hf.data.corpus import pin_dataset
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
@@ -113,8 +112,10 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
-    assert "by the model teacher" in pin_dataset(DataSection(train_pairs=files), None).attribution
-    assert pin_dataset(DataSection(train_pairs=files[1:]), None) == DataSection(train_pairs=files[1:])
+    assert "by the model teacher" in TASKS["translation"].pin_data(DataSection(train_pairs=files), None).attribution
+    assert TASKS["translation"].pin_data(DataSection(train_pairs=files[1:]), None) == DataSection(
+        train_pairs=files[1:]
+    )
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):
@@ -170,6 +171,7 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, tmp_path, mon
     loaded = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(pairs)])
     options = TranslationOptions.of(on_error="skip", num_return_sequences=40)
     given = {"model": str(teacher), "device": "cpu", "recipe": loaded, "options": options, "output": str(output)}
+    given["load_split"] = load_split
     with pytest.raises(ValueError, match="^All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`"):
         distill(DistillationJob(**given, keep_references=True))
     assert not output.exists()
@@ -191,7 +193,13 @@ def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJo
     options = TranslationOptions.of(window=4, num_return_sequences=2)
     loaded = load_recipe(recipe, ["--numbers_train_size", "11"])
     return DistillationJob(
-        model=str(teacher), device="cpu", recipe=loaded, options=options, output=str(output), **given
+        model=str(teacher),
+        device="cpu",
+        recipe=loaded,
+        load_split=load_split,
+        options=options,
+        output=str(output),
+        **given,
     )
 
 

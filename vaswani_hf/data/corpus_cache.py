@@ -1,4 +1,4 @@
-"""The tokenizers and the digest of a corpus on disk: computed once, and kept in the cache of `datasets`."""
+"""What is computed once for a corpus on disk and kept beside it, in the cache of `datasets`: its tokenizers, its digest."""
 
 import contextlib
 import hashlib
@@ -25,32 +25,43 @@ from .reading import CACHE_REMEDY
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """The folder in which `datasets` keeps a dataset; None for a dataset in memory or a stream."""
+    """The folder in which `datasets` keeps a dataset, and what is made of it; None if that is in memory or a stream.
+
+    Args:
+        pairs: The dataset.
+    """
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 
 
 def write_tokenizers(
-    train: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
+    train_on: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,
     **kind: Any,
 ) -> None:
-    """Write the tokenizers of a corpus into `folder`, from the cache if they are there.
+    """Write the tokenizers of a corpus into the folder of a run.
 
-    `train` gives the source and the target tokenizer for the three arguments that follow it. `kind` is what
-    else decides them, for the name of the folder in the cache.
+    They are trained only if no other run has trained them on these files. A stream, or pairs in memory, have no cache.
+
+    Args:
+        train_on: Gives the source and the target tokenizer for the next three arguments.
+        section: The section `tokenizer` of the recipe.
+        pairs: The columns `source` and `target`.
+        model_max_length: The length, in tokens, to which `truncation=True` cuts.
+        folder: The folder of the run's tokenizers.
+        **kind: Everything else that the tokenizers depend on. It becomes part of the name in the cache.
     """
 
-    def write(place: Path) -> None:
-        save_tokenizers(*train(section, pairs, model_max_length), place)
+    def train(place: Path) -> None:
+        save_tokenizers(*train_on(section, pairs, model_max_length), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
     if cache is None:
-        write(folder)
+        train(folder)
         return
     options = {
         **asdict(section),
@@ -63,13 +74,13 @@ def write_tokenizers(
     was_there = kept.is_dir()
     if damage(kept) is not None:
         if not os.access(cache, os.W_OK):
-            write(folder)
+            train(folder)
             return
         with naming_the_folder(cache, CACHE_REMEDY):
             if was_there:
                 # Not those that another run has made meanwhile.
                 shutil.rmtree(kept, ignore_errors=True)
-            _make_folder(kept, write)
+            _make_folder(kept, train)
     # `copytree` would give the run's folder the mode of this one.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)
@@ -78,7 +89,11 @@ def write_tokenizers(
 
 
 def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder. It appears with all of its files and their hashes, or not at all."""
+    """Fills a folder, which is there with all of its files and their hashes, or not at all.
+
+    Raises:
+        OSError: If the disk is full.
+    """
     place = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     # The folder of `tempfile` is for nobody else, a cache may be for several users.
     unfinished = place / "unfinished"
@@ -96,7 +111,11 @@ def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def kept_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of prepared pairs, computed once for their files."""
+    """The `corpus_digest` of prepared pairs, computed once for their files.
+
+    Args:
+        pairs: The dataset of `prepare_pairs`.
+    """
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)

@@ -46,16 +46,13 @@ def model_card(
     if base_model is not None:
         validate_repo_id(base_model)
     recipe, results, data = _record(folder)
-    test = results.get("test") or {}
-    task = _task_of(folder, recipe, test)
-    words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
     begun_with = bases(recipe) if recipe else []
-    facts = {
+    facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
         "training": results.get("training") or {},
-        "test": test,
+        "test": results.get("test") or {},
         "decoding": results.get("decoding") or {},
         "corpus": results.get("corpus") or {},
         "weights_changed": results.get("weights_changed") or {},
@@ -71,12 +68,16 @@ def model_card(
         "base_name": " and ".join(last_part(name) for name in begun_with) or None,
         "recipe": recipe,
         "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
-        "words": words,
-        "example": json.dumps(words.example, ensure_ascii=False),
-        "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
-        "has_search": task.translator_class is not None,
     }
     try:
+        task = _task_of(folder, recipe, facts["test"])
+        words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
+        facts |= {
+            "words": words,
+            "example": json.dumps(words.example, ensure_ascii=False),
+            "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
+            "has_search": task.translator_class is not None,
+        }
         card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
     except (AttributeError, TypeError, ValueError, TemplateError) as error:
         raise ValueError(

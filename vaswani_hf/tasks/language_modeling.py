@@ -4,13 +4,11 @@ Legend of shapes: B texts of a batch, L length of a text in tokens.
 """
 
 import copy
-import json
 import math
 import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,6 @@ from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMasked
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING
 from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
-from ..translation.output import standard_output
 from ..translation.translator import batches_by_length, checked_device
 from .base import CardWords, Scores, Task, Tokenizers
 
@@ -58,16 +55,31 @@ logger = logging.get_logger(__name__)
 PREDICTED_RATE = 0.15
 HIDDEN_RATE = 0.8
 REPLACED_RATE = 0.1
+# The model types of language models.
+LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class LanguageModeling(Task):
-    """Plain text, each line or entry of which is one text. Source and target of a pair are the same text."""
+    """Plain text, each line or entry of which is one text. Source and target of a pair are the same text.
+
+    Attributes:
+        form: The marks that the tokenizer adds to a text.
+        hub_task: The task in the Hub's terms, and its pipeline.
+        hub_name: The task for people.
+        ability: What the model does with texts, for its card.
+        examples: Inputs for the snippets of the card: for the corpus of number words, and for other texts.
+        scored_tokens: What the scored tokens are, for the card.
+    """
 
     data_settings = DataSection
     translator_class = None
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # The marks that the tokenizer adds to a text.
     form: TextForm
+    hub_task: str
+    hub_name: str
+    ability: str
+    examples: tuple[str, str]
+    scored_tokens = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """The tokenizer that encodes the texts of the corpus."""
@@ -142,7 +154,36 @@ class LanguageModeling(Task):
     def card_words(
         self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        raise NotImplementedError
+        language = f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
+        example_of_numbers, example = self.examples
+        scores = []
+        if test.get("perplexity") is not None:
+            scores += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
+        if test.get("bits_per_byte"):
+            scores.append(f"{test['bits_per_byte']:.4f} bits per byte")
+        num_texts, num_tokens = test.get("texts") or 0, test.get("tokens") or 0
+        return CardWords(
+            task_type=self.hub_task,
+            task_name=self.hub_name,
+            pipeline_tag=self.hub_task,
+            pipeline=self.hub_task,
+            model=f"The {self.stacks[0]} of the Transformer in",
+            ability=f"{self.ability} texts in {language}.",
+            example=example_of_numbers if data is not None and data.corpus else example,
+            toy_use=(
+                "It knows English number words below one million with the German ones behind them, to show "
+                "how the package works. It has seen\nnothing else and is good for nothing else."
+            ),
+            work="reads texts",
+            warning=(
+                "What it writes can be fluent and wrong. Nothing was done against what is offensive or "
+                "one-sided in the training data. Where a\n  mistake does harm, a person has to check."
+            ),
+            scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
+            scores=scores,
+            examples="texts",
+            tokens="predicted",
+        )
 
 
 class CausalLanguageModeling(LanguageModeling):
@@ -152,6 +193,10 @@ class CausalLanguageModeling(LanguageModeling):
     model_class = VaswaniForCausalLM
     stacks = ("decoder",)
     form = TextForm(begins_with_a_space=False, is_open=True)
+    hub_task = "text-generation"
+    hub_name = "Text generation"
+    ability = ", without its attention to a source, as a language model: it goes on with"
+    examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """A copy of the tokenizer that also ends a text, with `</s>`."""
@@ -169,24 +214,6 @@ class CausalLanguageModeling(LanguageModeling):
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         return labels[:, 1:], logits[:, :-1]
 
-    def card_words(
-        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
-        return CardWords(
-            task_type="text-generation",
-            task_name="Text generation",
-            pipeline_tag="text-generation",
-            pipeline="text-generation",
-            model="The decoder of the Transformer in",
-            ability=(
-                ", without its attention to a source, as a language model: it goes on with texts in "
-                f"{_language(facts)}."
-            ),
-            example="twenty-three =" if data is not None and data.corpus else "This is a",
-            scored=_scored(test),
-            **_common_words(test),
-        )
-
 
 class MaskedLanguageModeling(LanguageModeling):
     """An encoder finds hidden tokens (Devlin et al. 2019, Section 3.1)."""
@@ -195,56 +222,14 @@ class MaskedLanguageModeling(LanguageModeling):
     model_class = VaswaniForMaskedLM
     stacks = ("encoder",)
     form = TextForm(begins_with_a_space=False, has_mask=True)
+    hub_task = "fill-mask"
+    hub_name = "Filling in hidden tokens"
+    ability = " as a language model: it fills in hidden tokens of"
+    examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
+    scored_tokens = ", 15 % of all, which were hidden"
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)
-
-    def card_words(
-        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
-        return CardWords(
-            task_type="fill-mask",
-            task_name="Filling in hidden tokens",
-            pipeline_tag="fill-mask",
-            pipeline="fill-mask",
-            model="The encoder of the Transformer in",
-            ability=f" as a language model: it fills in hidden tokens of texts in {_language(facts)}.",
-            example="twenty-<mask> = dreiundzwanzig"
-            if data is not None and data.corpus
-            else "This is a <mask>.",
-            scored=f"{_scored(test)}, 15 % of all, which were hidden",
-            **_common_words(test),
-        )
-
-
-def _language(facts: dict[str, Any]) -> str:
-    return f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
-
-
-def _scored(test: dict[str, Any]) -> str:
-    return f"{test.get('texts') or 0:,} texts and {test.get('tokens') or 0:,} predicted tokens"
-
-
-def _common_words(test: dict[str, Any]) -> dict[str, Any]:
-    scores = []
-    if "accuracy" in test:
-        scores += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
-    if test.get("bits_per_byte"):
-        scores.append(f"{test['bits_per_byte']:.4f} bits per byte")
-    return {
-        "toy_use": (
-            "It knows English number words below one million with the German ones behind them, to show how "
-            "the package works. It has seen\nnothing else and is good for nothing else."
-        ),
-        "work": "reads texts",
-        "warning": (
-            "What it writes can be fluent and wrong. Nothing was done against what is offensive or one-sided "
-            "in the training data. Where a\n  mistake does harm, a person has to check."
-        ),
-        "scores": scores,
-        "examples": "texts",
-        "tokens": "predicted",
-    }
 
 
 def _check_split(texts: Dataset, data: DataSection, split: str) -> None:
@@ -304,9 +289,6 @@ class MaskingCollator(PairCollator):
             replaced = predicted[(draw >= HIDDEN_RATE) & (draw < HIDDEN_RATE + REPLACED_RATE)]
             ids[replaced] = rng.choice(self._other_ids, len(replaced))
         return ids, labels
-
-
-LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 def _task_of(model: PreTrainedModel) -> LanguageModeling:
@@ -397,46 +379,27 @@ def _batches(
         yield batch, [given[row] for row in chosen]
 
 
-@dataclass(frozen=True)
-class TextEvaluationJob:
-    """The work of one `vaswani evaluate --text`, whose options have the same names."""
-
-    model: str
-    text: str
-    json: bool = False
-    device: str | None = None
-    dtype: str | None = None
-    tokens_per_batch: int = 4096
-
-
-def evaluate_text_file(job: TextEvaluationJob) -> None:
-    """Score a language model on a file of texts, and print the scores.
-
-    Raises:
-        ValueError: If the file is missing or empty, or the model is not a language model.
-    """
-    stdout = standard_output()
-    if not Path(job.text).is_file():
-        raise ValueError(f"`--text` must be an existing file, but is {job.text}.")
-    texts = list(read_lines(job.text))
+def evaluate_text_file(
+    name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
+) -> dict[str, Any]:
+    """The scores of a language model, by its name, on a file with texts, one per line; see `evaluate_texts`."""
+    texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
-        raise ValueError(f"{job.text} must hold texts, one a line, but is empty.")
-    folder = checkpoint_folder(job.model)
-    check_config(folder, job.model, tuple(KINDS))
-    tokenizer, of_target = load_tokenizers(folder, job.model)
+        raise ValueError(f"{path} must hold texts, one a line, but is empty.")
+    folder = checkpoint_folder(name)
+    check_config(folder, name, tuple(KINDS))
+    tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
         raise ValueError(
-            f"`model` must be a language model, but '{job.model}' is a parser; it is evaluated by `--trees`."
+            f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`."
         )
-    precision = {} if job.dtype is None else {"dtype": job.dtype}
-    place = checked_device(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = load_model(folder, job.model, LANGUAGE_MODELS, **precision).to(place)
-    results = evaluate_texts(model, tokenizer, texts, tokens_per_batch=job.tokens_per_batch)
-    text = json.dumps(results, indent=2) if job.json else scores_as_text(results)
-    stdout.write(f"{text}\n".encode())
+    precision = {} if dtype is None else {"dtype": dtype}
+    place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(folder, name, LANGUAGE_MODELS, **precision).to(place)
+    return evaluate_texts(model, tokenizer, texts, tokens_per_batch=tokens_per_batch)
 
 
-def scores_as_text(results: dict[str, Any]) -> str:
+def scores_of_texts_as_text(results: dict[str, Any]) -> str:
     """The scores of `evaluate_texts`, one per line."""
     lines = [
         f"perplexity per token {results['perplexity']:.3f}",

@@ -102,7 +102,7 @@ class Parsing(Task):
         language = facts.get("language")
         example = "the dog sees the cat ."
         scores = []
-        if "f1" in test:
+        if test.get("f1") is not None:
             scores = [
                 f"F1 {test['f1']:.2f}, precision {test['precision']:.2f}, recall {test['recall']:.2f}",
                 f"exact match {test['exact_match']:.2f} %",

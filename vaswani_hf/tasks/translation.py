@@ -309,7 +309,7 @@ def _ability(facts: dict[str, Any], data: DataSection | None) -> str:
 
 
 def _score_lines(test: dict[str, Any]) -> list[str]:
-    if "bleu" not in test:
+    if test.get("bleu") is None:
         return []
     lines = [
         f"BLEU {test['bleu']:.2f} (`{test.get('bleu_signature')}`)",
