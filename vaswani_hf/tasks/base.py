@@ -79,6 +79,11 @@ class CardWords:
     tokens: str = "target"
 
 
+def language_of(facts: dict[str, Any]) -> str:
+    """The language of a model of one language, for its card."""
+    return f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
+
+
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 

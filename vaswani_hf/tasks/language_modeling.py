@@ -46,7 +46,7 @@ from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING
 from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
 from ..translation.translator import batches_by_length, checked_device
-from .base import CardWords, Scores, Task, Tokenizers
+from .base import CardWords, Scores, Task, Tokenizers, language_of
 
 logger = logging.get_logger(__name__)
 
@@ -154,7 +154,6 @@ class LanguageModeling(Task):
     def card_words(
         self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        language = f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
         example_of_numbers, example = self.examples
         scores = []
         if test.get("perplexity") is not None:
@@ -168,7 +167,7 @@ class LanguageModeling(Task):
             pipeline_tag=self.hub_task,
             pipeline=self.hub_task,
             model=f"The {self.stacks[0]} of the Transformer in",
-            ability=f"{self.ability} texts in {language}.",
+            ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
                 "It knows English number words below one million with the German ones behind them, to show "

@@ -26,7 +26,7 @@ from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
 from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
 from ..version import __version__
-from .base import CardWords, Scores, Task, Tokenizers
+from .base import CardWords, Scores, Task, Tokenizers, language_of
 
 # The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent
 # and 4 special tokens.
@@ -99,7 +99,6 @@ class Parsing(Task):
     def card_words(
         self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        language = facts.get("language")
         example = "the dog sees the cat ."
         scores = []
         if test.get("f1") is not None:
@@ -110,7 +109,7 @@ class Parsing(Task):
         return CardWords(
             task_type="constituency-parsing",
             task_name="Constituency parsing",
-            ability=f" that gives sentences in `{language}` their constituency trees (Section 6.3).",
+            ability=f" that gives sentences in {language_of(facts)} their constituency trees (Section 6.3).",
             example=example,
             snippet=(
                 "from vaswani_hf.parsing import Parser\n\n"
