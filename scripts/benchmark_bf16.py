@@ -23,10 +23,11 @@ import torch
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from vaswani_hf.data.corpus import Corpus, load_corpus
+from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
@@ -135,7 +136,9 @@ def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool
     recipe.training.bf16 = in_bfloat16
     recipe.training.dataloader_num_workers = 0
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = VaswaniTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
+    trainer = VaswaniTrainer(
+        corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments
+    )
     times = _StepTimes()
     trainer.add_callback(times)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_EnoughStepsError):
@@ -207,7 +210,8 @@ def main(words: list[str] | None = None) -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 recipe = recipe_of(shape, Path(folder))
-                data = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True)
+                load = TASKS[recipe.task].load_corpus
+                data = load(recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True)
                 result = measured(lambda kind: step_seconds(shape, data, recipe, kind), arguments.pairs)  # noqa: B023
             print(f"threads {threads}  step     {shape.name:20} {result}", flush=True)
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():

@@ -100,11 +100,12 @@ def run_recorded(arguments: list[str]) -> int:
     main_began = time.monotonic()
     from vaswani_hf.cli import main
     from vaswani_hf.data import corpus
+    from vaswani_hf.tasks import translation
     from vaswani_hf.training import trainer
 
     print(json.dumps({"phase": "imports", "start": main_began, "end": time.monotonic()}), file=sys.stderr)
-    record("_load_usable_split", "read", [corpus])
-    record("write_tokenizers", "train the tokenizer", [corpus])
+    record("load_splits", "read", [translation])
+    record("write_tokenizers", "train the tokenizer", [translation])
     record("prepare_pairs", "tokenise", [corpus])
     record("kept_digest", "digest", [corpus])
     record("__init__", "pack", [trainer.TokenBudgetSampler])

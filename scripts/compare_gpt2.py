@@ -21,9 +21,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
 from vaswani_hf.data.batching import TokenBudgetSampler
 from vaswani_hf.data.columns import PairRows, pair_lengths
-from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.evaluation.evaluate import negative_log_likelihood
 from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.tasks import TASKS
 
 WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
 
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
             language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST
         )
         tokenizer = TokenizerSection(vocab_size=arguments.vocab_size)
-        corpus = load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True, task="causal_lm")
+        corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(1, arguments.seeds + 1):
         for name, result in _run(corpus, arguments, seed).items():

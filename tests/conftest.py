@@ -262,7 +262,7 @@ def tiny_checkpoint(tiny_model, tmp_path):
 @pytest.fixture
 def few_numbers(monkeypatch):
     """Runs on the corpus of numbers are scored on ten pairs instead of a thousand."""
-    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+    monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
 
 
 @pytest.fixture

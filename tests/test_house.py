@@ -23,8 +23,8 @@ TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
 FLOORS = {
     **{"version": 0, "processor": 0},
     **{"model": 0, "optimization": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
-    **{"evaluation": 5, "parsing": 5, "publish": 5, "convert": 5, "training": 6},
-    **{"__init__": 7, "reporting": 7, "cli": 8},
+    **{"evaluation": 5, "parsing": 5, "tasks": 6, "publish": 7, "convert": 7, "training": 8},
+    **{"__init__": 9, "reporting": 9, "cli": 10},
 }
 
 

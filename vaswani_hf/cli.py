@@ -37,18 +37,27 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 def _distill(arguments: argparse.Namespace, overrides: list[str]) -> None:
     from .model.options_vaswani import TranslationOptions
     from .recipe import load_recipe
+    from .tasks import TASKS
     from .translation.distillation import DistillationJob, distill
+    from .translation.translator import Translator
 
     of_search = {name: getattr(arguments, name) for name in ("tokens_per_batch", "repetition_guard", "on_error")}
     options = TranslationOptions.of(**of_search, **_generate_arguments(arguments))
     names = ("output", "keep_references", "resume", "workers", "engine", "device", "dtype", "quantization")
     given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     recipe, (first, *others) = load_recipe(arguments.recipe, overrides), arguments.teacher
-    print(distill(DistillationJob(recipe=recipe, model=first, ensemble=tuple(others), options=options, **given)))
+    task = TASKS[recipe.task]
+    if task.translator_class is not Translator:
+        raise ValueError(
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give another recipe."
+        )
+    given |= {"recipe": recipe, "load_split": task.load_split}
+    print(distill(DistillationJob(model=first, ensemble=tuple(others), options=options, **given)))
 
 
 def _evaluate_text(arguments: argparse.Namespace) -> None:
-    from .evaluation.texts import TextEvaluationJob, evaluate_text_file
+    from .tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
+    from .translation.output import standard_output
 
     if arguments.model is None:
         raise ValueError("`vaswani evaluate --text` needs a model.")
@@ -59,8 +68,13 @@ def _evaluate_text(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"`--{others[0]}` is for {owner}, but `--text` is for a language model; leave one of them out."
         )
-    names = ("text", "json", "device", "dtype", "tokens_per_batch")
-    evaluate_text_file(TextEvaluationJob(_model(arguments), **{name: getattr(arguments, name) for name in names}))
+    if not Path(arguments.text).is_file():
+        raise ValueError(f"`--text` must be an existing file, but is {arguments.text}.")
+    stdout = standard_output()
+    options = {name: getattr(arguments, name) for name in ("device", "dtype", "tokens_per_batch")}
+    scores = evaluate_text_file(_model(arguments), arguments.text, **options)
+    text = json.dumps(scores, indent=2) if arguments.json else scores_of_texts_as_text(scores)
+    stdout.write(f"{text}\n".encode())
 
 
 def _evaluate_trees(arguments: argparse.Namespace) -> None:

@@ -9,9 +9,10 @@ import torch
 
 from training_peers.trainer_turns import Counting, TurnsCallback, validation_loss
 from training_peers.turns import NoMoreTurnsError, Turns, read_settings
-from vaswani_hf.data.corpus import Corpus, load_corpus
+from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.hardware import described, settled
 from vaswani_hf.training.run import add_callbacks, build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -82,7 +83,8 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
         Corpus: Encoded.
     """
     folder = Path(recipe.output_dir).parent
-    return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+    load = TASKS[recipe.task].load_corpus
+    return load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
@@ -111,7 +113,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     model = model_of(recipe, corpus)
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, model=model, args=arguments)
+    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments)
     trainer.turns = turns
     (folder / "means.json").write_text(json.dumps(described(recipe.training, arguments.device)), encoding="utf-8")
     add_callbacks(trainer, recipe.publishing)

@@ -5,9 +5,12 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from vaswani_hf.data.corpus import load_split, pin_dataset
+from vaswani_hf.data.corpus import pin_dataset
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks import TASKS
+
+load_split = TASKS["translation"].load_split
 
 AGAIN = "copy or download it again."
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN

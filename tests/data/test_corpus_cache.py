@@ -13,9 +13,11 @@ from datasets import Dataset
 
 from vaswani_hf.data import corpus_cache, memory, tokenizer_training
 from vaswani_hf.data.columns import PairRows, corpus_digest
-from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.data.corpus_cache import kept_digest
 from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.tasks import TASKS, translation
+
+load_corpus = TASKS["translation"].load_corpus
 
 TOKENIZER = TokenizerSection(vocab_size=263)
 
@@ -30,12 +32,12 @@ def calls(monkeypatch) -> list[str]:
     """The names of the costly functions that were called."""
     names = []
 
-    def count(name):
-        own = getattr(corpus_cache, name)
-        monkeypatch.setattr(corpus_cache, name, lambda *args: (names.append(name), own(*args))[1])
+    def count(module, name):
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: (names.append(name), own(*args, **kwargs))[1])
 
-    count("train_tokenizers")
-    count("corpus_digest")
+    count(translation, "train_tokenizers")
+    count(corpus_cache, "corpus_digest")
     return names
 
 

@@ -19,12 +19,14 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.data.lines import read_lines
 from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.tasks import TASKS
+
+load_corpus = TASKS["translation"].load_corpus
 
 PAIRS = [
     ("ein Haus", "a house"),

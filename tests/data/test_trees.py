@@ -6,9 +6,9 @@ import pytest
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.tree_tokenizer import decode_tree, train_tree_tokenizer
-from vaswani_hf.data.treebank import load_treebank, read_treebank, tree_files
-from vaswani_hf.data.trees import Tree, read_trees, tree_of, tree_over
+from vaswani_hf.data.trees import Tree, read_treebank, read_trees, tree_files, tree_of, tree_over
+from vaswani_hf.parsing.parser import decode_tree
+from vaswani_hf.tasks.parsing import load_treebank, train_tree_tokenizer
 
 PENN = """*x*x*x* a header of old files *x*x*x*
 

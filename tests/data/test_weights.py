@@ -13,10 +13,12 @@ import pytest
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import corpus_digest, pair_corpora
-from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.data.endless import EndlessSampler, EpochPairs
 from vaswani_hf.data.weights import WeightedPairs
 from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.tasks import TASKS
+
+load_corpus = TASKS["translation"].load_corpus
 
 SIZES, WEIGHTS = [40, 7, 30, 1, 12], [0.25, 2.5, 1, 0.1, 0]
 BUDGETS = (90, 80)

@@ -43,7 +43,7 @@ def checkpoint(tmp_path_factory):
     """A parser that has been trained for four steps, on the quick corpus."""
     folder = tmp_path_factory.mktemp("parsing")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.corpus.TREES_HELD_OUT", 10)
+        patched.setattr("vaswani_hf.data.toy_corpora.TREES_HELD_OUT", 10)
         assert main(["train", write(folder / "recipe.yaml")]) == 0
     return folder / "run"
 
@@ -276,7 +276,7 @@ def test_trees_are_not_translated(tmp_path):
 def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     checkpoint, tmp_path, vaswani, monkeypatch
 ):
-    monkeypatch.setattr("vaswani_hf.data.corpus.TREES_HELD_OUT", 10)
+    monkeypatch.setattr("vaswani_hf.data.toy_corpora.TREES_HELD_OUT", 10)
     recipe = write(tmp_path / "recipe.yaml", tokenizer={}, training={**RECIPE["training"], "max_steps": 1})
     code, out, error = vaswani("train", recipe, "--init_from", checkpoint, "--learning_rate_factor", "0")
     assert code == 0, error

@@ -8,11 +8,11 @@ import torch
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.data.toy_corpora import grammar_trees
-from vaswani_hf.data.tree_tokenizer import train_tree_tokenizer
 from vaswani_hf.data.trees import tree_of, tree_over
 from vaswani_hf.parsing import Parser
 from vaswani_hf.parsing.bracketing import evaluate_parser
 from vaswani_hf.parsing.parser import WellFormedTrees
+from vaswani_hf.tasks.parsing import train_tree_tokenizer
 from vaswani_hf.translation import Translator
 
 SENTENCES = ["dog", "the dog sees the cat .", "( a ) -LRB- x(y)z </s> XX", "Ünïcödé 日本\u00a0😀 (S )", "of " * 12]

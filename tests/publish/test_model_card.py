@@ -39,7 +39,7 @@ def run(folder, *overrides) -> Path:
     path = folder / "given.yaml"
     path.write_text(RECIPE, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        patch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
         train(load_recipe(path, [f"--output_dir={folder / 'a run'}", *overrides]))
     return folder / "a run"
 

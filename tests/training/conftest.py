@@ -14,7 +14,7 @@ from vaswani_hf.training import train
 def small_held_out():
     """Few numbers to validate and test on."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20)
+        patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 20)
         yield
 
 

@@ -12,7 +12,7 @@ from accelerate.utils import DistributedType  # noqa: E402
 from transformers import Seq2SeqTrainer  # noqa: E402
 from transformers.distributed import DistributedConfig  # noqa: E402
 
-import vaswani_hf.data.corpus  # noqa: E402
+import vaswani_hf.data.toy_corpora  # noqa: E402
 from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
 
@@ -69,6 +69,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "native":
         train_natively(Path(sys.argv[2]))
     else:
-        vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 21
+        vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 21
         shard_on_cpu()
         sys.exit(main(sys.argv[1:]))

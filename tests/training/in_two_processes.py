@@ -11,8 +11,9 @@ from pathlib import Path
 import torch.distributed as dist
 from accelerate import PartialState
 
-import vaswani_hf.data.corpus
+import vaswani_hf.data.toy_corpora
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.run import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -55,14 +56,13 @@ def _wait_for_both(folder: Path, rank: int) -> None:
 
 def validate(rank, folder) -> dict[str, float]:
     """The scores of an untrained model, by the recipe and tokenizers in the folder."""
-    vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 20
+    vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
     recipe = load_recipe(folder / "recipe.yaml", ["--validation_bleu", "true"])
-    corpus = vaswani_hf.data.corpus.load_corpus(
-        recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False
-    )
+    task = TASKS[recipe.task]
+    corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
     arguments = training_arguments(recipe.training, str(folder), 1, validates=True)
     trainer = VaswaniTrainer(
-        corpus, recipe.training, recipe.evaluation, model=build_model(recipe, corpus), args=arguments
+        corpus, recipe.training, recipe.evaluation, task=task, model=build_model(recipe, corpus), args=arguments
     )
     assert trainer.args.world_size == PartialState().num_processes
     return {name: value for name, value in trainer.evaluate().items() if name != "eval_seconds"}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-import vaswani_hf.data.corpus
+import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.run
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
@@ -192,7 +192,7 @@ def live(recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment
 
 def _live(words, folder, output, rank, count, port, moment):
     torch.set_num_threads(1)
-    vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 20
+    vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

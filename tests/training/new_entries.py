@@ -86,7 +86,7 @@ def main(recipe, folder):
     sgd = ("--optimizer=sgd", "--sgd_momentum=0.5")
     linear = ("--lr_scheduler_type=linear", "--learning_rate=0.01", "--lowest_rate=0.002")
     z_loss = ("--z_alpha=0.5", "--z_power=1")
-    with patch("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 20):
+    with patch("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 20):
         train(loaded(*sgd, *linear, *z_loss))
         longer = loaded(*sgd, *linear, *z_loss, "--max_steps=10", "--resume=true")
         seen["longer"] = error_of(train, longer)

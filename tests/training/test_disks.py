@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from tiny_runs import same, weights
 
+import vaswani_hf.tasks.translation
 import vaswani_hf.training.results
 import vaswani_hf.training.run
 from vaswani_hf.checkpoint.files import checkpoints_in
@@ -57,7 +58,7 @@ STAGES = {
     "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, ["checkpoint-4"]),
     "the log": (RunLogCallback, "_write", 5, ["checkpoint-4"]),
     "the final weights": (vaswani_hf.training.run, "save_model", 1, ["checkpoint-4", "checkpoint-8"]),
-    "the translations": (vaswani_hf.training.results, "evaluate_translator", 1, ["checkpoint-4", "checkpoint-8"]),
+    "the translations": (vaswani_hf.tasks.translation, "evaluate_translator", 1, ["checkpoint-4", "checkpoint-8"]),
     "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, ["checkpoint-4", "checkpoint-8"]),
 }
 

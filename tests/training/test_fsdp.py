@@ -81,7 +81,7 @@ def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python,
 
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeypatch, shared):
-    monkeypatch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 21)
+    monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 21)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     train(

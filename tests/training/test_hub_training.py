@@ -70,7 +70,7 @@ def finished_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     (folder / "recipe.yaml").write_text(RECIPE.format(output_dir=folder / "out"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        patch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
         train(load_recipe(folder / "recipe.yaml", ["--max_steps", "2"]))
     return folder / "out"
 

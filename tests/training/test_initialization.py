@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from tiny_runs import same, weights
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.data.toy_corpora import number_pairs
+from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 

@@ -12,11 +12,15 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling, pipelin
 
 from vaswani_hf import VaswaniForCausalLM, VaswaniForMaskedLM
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.data.language_modeling import MaskingCollator, text_collator
-from vaswani_hf.data.tokenizer_training import for_task, train_tokenizer
-from vaswani_hf.evaluation.texts import evaluate_texts
+from vaswani_hf.data.tokenizer_training import SENTENCE, in_form, train_tokenizer
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks.language_modeling import (
+    CausalLanguageModeling,
+    MaskedLanguageModeling,
+    MaskingCollator,
+    evaluate_texts,
+)
 from vaswani_hf.training import InterruptedRunError, train
 
 CLASSES = {"causal_lm": VaswaniForCausalLM, "masked_lm": VaswaniForMaskedLM}
@@ -118,9 +122,9 @@ def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, task, monkey
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
-    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, task="masked_lm")
+    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
     ids = tokenizer("one two three four five six seven one two three four five")["input_ids"]
-    collate = text_collator("masked_lm", tokenizer, seed=3)
+    collate = MaskingCollator(tokenizer, 3)
     examples = [{"input_ids": ids, "epoch": epoch} for epoch in range(300)]
     batch = collate(examples)
     again = MaskingCollator(tokenizer, 3)(examples[::-1])
@@ -138,7 +142,7 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
 
 
 def test_the_collator_of_transformers_takes_the_tokenizer():
-    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, task="masked_lm")
+    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=1)
     batch = collate([tokenizer("one two three"), tokenizer("four")])
     assert (batch["labels"] != -100).any() and not (batch["labels"] == tokenizer.eos_token_id).any()
@@ -146,9 +150,9 @@ def test_the_collator_of_transformers_takes_the_tokenizer():
 
 
 def test_a_tokenizer_keeps_its_pieces_in_another_task():
-    causal = train_tokenizer(["one two three"] * 3, 300, task="causal_lm")
-    masked = for_task(causal, "masked_lm")
-    both = for_task(masked, "translation")
+    causal = train_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModeling.form)
+    masked = in_form(causal, MaskedLanguageModeling.form)
+    both = in_form(masked, SENTENCE)
     assert causal("one")["input_ids"] == [0, *masked("one")["input_ids"][:-1]]
     assert masked.mask_token_id == len(causal) == len(masked) - 1
     assert both("one </s>")["input_ids"][:-1] == causal("one </s>")["input_ids"][1:]

@@ -40,10 +40,10 @@ STOPPED = """
 import os, signal, sys
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
-import vaswani_hf.data.corpus
+import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.trainer
 
-vaswani_hf.data.corpus.NUMBERS_HELD_OUT = 20
+vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
 vaswani_hf.training.trainer.NUMBERS_OF_A_PART = 300 * 16
 step = VaswaniTrainer.training_step
 

@@ -40,10 +40,10 @@ def ended(life):
     return time.monotonic() - began, said
 
 
-CORPUS = ("vaswani_hf.training.run", "load_corpus")
+CORPUS = ("vaswani_hf.training.run", "_load_corpus")
 VALIDATION = ("vaswani_hf.training.trainer", "negative_log_likelihood")
-BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_translated")
-SCORES = ("vaswani_hf.training.results", "evaluate_translator")
+BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_outputs")
+SCORES = ("vaswani_hf.tasks.translation", "evaluate_translator")
 KEYS = ("--validation_bleu=true", "--save_steps=4", "--average_checkpoints=2", "--max_steps=6")
 
 

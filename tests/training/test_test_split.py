@@ -66,7 +66,7 @@ def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, test, capf
 def test_a_validation_by_translation_scores_each_line(run, files, monkeypatch):
     scored = []
     monkeypatch.setattr(
-        "vaswani_hf.training.trainer.score_translations",
+        "vaswani_hf.tasks.translation.score_translations",
         lambda translations, references, **_: (
             scored.append((translations, references)) or {"bleu": 0.0, "chrf": 0.0, "exact_match": 0.0}
         ),

@@ -4,14 +4,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-
-from vaswani_hf.model.translator_vaswani import translation_token_ids
 from vaswani_hf.translation.constraints import (
     assign_phrases,
     constraint_arguments,
     phrase_token_ids,
     prefix_token_ids,
 )
+
+from vaswani_hf.model.translator_vaswani import translation_token_ids
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,14 @@ import torch
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
 from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.scoring_vaswani import Translation, Word, align_words, join_translations, shift_alignment, target_word_indices
+from vaswani_hf.model.scoring_vaswani import (
+    Translation,
+    Word,
+    align_words,
+    join_translations,
+    shift_alignment,
+    target_word_indices,
+)
 from vaswani_hf.translation import Translator
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]

@@ -8,9 +8,9 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from vaswani_hf import TranslationPipeline
-from vaswani_hf.translation import Translator
 from vaswani_hf.model.options_vaswani import TranslationOptions
 from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.translation import Translator
 
 # A word may occur once, so that the third phrase cannot be there with the first two.
 CIRCLE = ["der Hund", "Hund läuft", "läuft der"]

@@ -1,4 +1,4 @@
-"""The kinds of models that a checkpoint may hold: their classes, by the `model_type` of the config and by the task of a recipe."""
+"""The kinds of models that a checkpoint may hold, by the `model_type` of the config."""
 
 import os
 from typing import Any, NamedTuple
@@ -27,32 +27,18 @@ KINDS = {
     "vaswani_decoder": Kind(VaswaniForCausalLM, "a causal language model", '`pipeline("text-generation")`'),
     "vaswani_encoder": Kind(VaswaniForMaskedLM, "a masked language model", '`pipeline("fill-mask")`'),
 }
-CLASSES_OF_TASKS: dict[str, Any] = {
-    "translation": VaswaniForSeq2SeqLM,
-    "parsing": VaswaniForSeq2SeqLM,
-    "causal_lm": VaswaniForCausalLM,
-    "masked_lm": VaswaniForMaskedLM,
-}
 
 
 def check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...], needed: str = "") -> None:
-    """Refuses a checkpoint of another kind than is needed, or of another package.
-
-    Args:
-        model_type (Any): That of its config.
-        name (str or PathLike): The folder or repository as the user named it.
-        kinds (tuple): The model types that will do.
-        needed (str): What is needed, in other words than those of the kinds.
-
-    Raises:
-        ValueError: If its own is none of them.
-    """
+    """Refuse a checkpoint of another kind than `kinds`, or of another package. `needed` describes `kinds`."""
     if model_type in kinds:
         return
     if model_type in KINDS:
         found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
-        raise ValueError(f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}.")
+        raise ValueError(
+            f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
+        )
     raise ValueError(
-        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; load it with "
-        "transformers."
+        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; "
+        "load it with transformers."
     )

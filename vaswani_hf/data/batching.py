@@ -311,13 +311,13 @@ class PairCollator:
         return source_ids, target_ids
 
 
-def cut_into_parts(batch: dict[str, Tensor], positions: int, *, is_text: bool = False) -> list[dict[str, Tensor]]:
+def cut_into_parts(batch: dict[str, Tensor], positions: int, *, are_texts: bool = False) -> list[dict[str, Tensor]]:
     """A batch as several of about equally many neighbouring pairs, each only as long as its own longest sentences.
 
     Args:
         batch: What `PairCollator` gives.
         positions: The most positions of a part on either side, unless a pair alone has more.
-        is_text: Labels and inputs are one side.
+        are_texts: Labels and inputs are one side.
 
     Returns:
         The parts, in order; the batch itself where it is small enough.
@@ -327,15 +327,15 @@ def cut_into_parts(batch: dict[str, Tensor], positions: int, *, is_text: bool = 
     if number <= 1:
         return [batch]
     return [
-        _trimmed(dict(zip(batch, part, strict=True)), is_text)
+        _trimmed(dict(zip(batch, part, strict=True)), are_texts)
         for part in zip(*(tensor.tensor_split(number) for tensor in batch.values()), strict=True)
     ]
 
 
-def _trimmed(batch: dict[str, Tensor], is_text: bool) -> dict[str, Tensor]:
+def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
     """A batch, padded on the right, without the columns that are padding in every row."""
     source = int(batch["attention_mask"].sum(1).max())
-    target = source if is_text else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
+    target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
     widths = {"input_ids": source, "attention_mask": source, "labels": target}
     return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}
 

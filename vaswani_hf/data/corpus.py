@@ -1,12 +1,14 @@
-"""The corpus of a run: its splits, tokenizers and encoded pairs; single files are read in reading.py."""
+"""The corpus of a run: its splits as text, its tokenizers, and its pairs as token ids.
+
+A task reads its splits, trains its tokenizers and calls `encode_corpus` (see tasks/translation.py).
+"""
 
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,25 +19,16 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
-from ..checkpoint.tokenizers import direction_tag, load_tokenizers
 from ..recipe.published import is_on_hub
-from ..recipe.schema import TEXT_TASKS, DataSection, TokenizerSection
+from ..recipe.schema import DataSection
 from .batching import PairCollator
-from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
-from .corpus_cache import kept_digest, write_tokenizers
-from .directions import in_both_directions
-from .language_modeling import text_collator, with_both_ends
-from .lines import refuse_blank
+from .corpus_cache import kept_digest
 from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
-from .reading import PairSource, distillation_records, is_commit, load_pairs
-from .toy_corpora import grammar_trees, number_pairs
-from .treebank import load_treebank
+from .reading import PairSource, is_commit, load_pairs
 from .weights import WeightedPairs
 
-# One of so many held-out numbers is 0.1 % of the score.
-NUMBERS_HELD_OUT = 1000
-TREES_HELD_OUT = 1000
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass
@@ -43,19 +36,22 @@ class Corpus:
     """The data that a run trains, validates and tests on.
 
     Attributes:
-        source_tokenizer (PreTrainedTokenizerFast): The tokenizer of the source language.
-        target_tokenizer (PreTrainedTokenizerFast): The tokenizer of the target language; the same object for a joint
-            vocabulary.
-        max_length (int): The length of the longest sentence that training and validation may have (tokens).
-        train (Dataset or IterableDataset): Prepared pairs.
-        train_text (Dataset or IterableDataset): The columns `source` and `target`.
-        train_collator (PairCollator): Pads training pairs, with the BPE-dropout of the recipe; it hides tokens of texts.
-        validation_collator (PairCollator): That of the validation.
-        validation (Dataset, optional): Prepared pairs.
-        validation_text (Dataset, optional): The columns `source` and `target`.
-        test_text (Dataset, optional): The columns `source` and `target`.
-        reports (dict): A CorpusReport by split; the report of a stream fills while it is read.
-        weighted (WeightedPairs, optional): The training pairs of each epoch, where corpora have weights.
+        source_tokenizer: The tokenizer of the source language.
+        target_tokenizer: The tokenizer of the target language; the same object for a joint vocabulary.
+        max_length: The length of the longest sentence that training and validation may have (tokens).
+        train: Prepared pairs.
+        train_text: The columns `source` and `target`.
+        train_collator: Pads training pairs; BPE-dropout and the choice of hidden tokens happen here.
+        validation_collator: Pads validation pairs.
+        validation: Prepared pairs, or None.
+        validation_text: The columns `source` and `target`, or None.
+        test_text: The columns `source` and `target`, or None.
+        reports: The CorpusReport of the training and of the validation split. The report of a stream fills
+            while the stream is read.
+        are_texts: Each pair is one text and itself, for a language model.
+        both_directions: The training split has each pair a second time, turned round.
+        corpora: The name and the weight of each training corpus, if they have weights.
+        weighted: The training pairs of each epoch, if the corpora have weights.
     """
 
     source_tokenizer: PreTrainedTokenizerFast
@@ -69,40 +65,32 @@ class Corpus:
     validation_text: Dataset | None
     test_text: Dataset | None
     reports: dict[str, CorpusReport]
+    are_texts: bool = False
+    both_directions: bool = False
+    corpora: Sequence[tuple[str, float]] = ()
     weighted: WeightedPairs | None = None
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs and a hash of them, by which a run knows them again; see `corpus_digest`.
-
-        Returns:
-            dict: `count` (int, None for a stream) and `sha256` (str).
-        """
-        # The tokenizers decide nothing about a stream's first pairs, and reading prepared ones would count them.
+        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
+        # The tokenizers decide nothing about the first pairs of a stream, and reading prepared pairs would
+        # count them.
         return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
 def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
-    """The sources with one commit of their dataset, and with the licence of the dataset's card if the recipe has none.
+    """The sources with one commit of their dataset, and with the licence of its card if the recipe has none.
 
-    Files that `vaswani distill` wrote name their teacher, which is credited too.
-
-    Args:
-        data (DataSection): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
-        earlier (DataSection, optional): The sources that the run to be resumed has recorded; their commit stays, unless
-            `data` names another one.
-
-    Returns:
-        DataSection: All splits are read from the same commit, if one process asks for all. It is `data` itself without
-        such a dataset.
+    The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
+    All splits, and all processes of a run, are then read from the same commit.
 
     Raises:
-        HubError: If there is no such dataset or revision that one may read.
+        HubError: If the user can read no such dataset or revision.
     """
     if data.dataset is None:
-        return _with_credit_for_teachers(data)
+        return data
     if os.path.isdir(data.dataset):
-        # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
+        # Without the dot the name would mean a repository of the Hub on a machine that lacks the folder.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
         return replace(data, dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
@@ -113,37 +101,22 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     return replace(data, dataset_revision=revision, license=data.license or license)
 
 
-def _with_credit_for_teachers(data: DataSection) -> DataSection:
-    records = distillation_records(data.listed("train_pairs"))
-    if not any(records):
-        return data
-    teachers = [record.get("teachers") or [] for record in records]
-    names = dict.fromkeys(str(name).split(" sha256:")[0] for of_one in teachers for name in of_one)
-    credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
-    credits = [data.attribution] if data.attribution else []
-    credits += [] if credit in (data.attribution or "") else [credit]
-    return replace(data, attribution="; ".join(credits))
-
-
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
     shortened = re.fullmatch("[0-9a-f]{7,40}", revision or "")
     return bool(shortened) and not (recorded or "").startswith(revision or "")
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """The commit of a dataset of the Hub and the licence that its card states, as far as they are known.
-
-    Raises:
-        HubError: If there is no such dataset or revision that one may read.
-        ValueError: If the name cannot be that of a dataset.
-    """
+    """The commit of a dataset of the Hub and the licence that its card states; None for what is not known."""
     if not is_on_hub(dataset):
-        raise ValueError(f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither.")
+        raise ValueError(
+            f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
+        )
     try:
         with explained():
             info = with_retries(HfApi().dataset_info, dataset, revision=revision)
             if info.gated:
-                # Everybody may see that a gated dataset exists.
+                # `dataset_info` succeeds for a gated dataset that the user must not read.
                 with_retries(HfApi().auth_check, dataset, repo_type="dataset")
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
@@ -161,45 +134,43 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
-            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run once without it."
+            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
+            "once without it."
         ) from error
     return commit if is_commit(commit) and not is_commit(revision) else revision
 
 
-def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
-    """The sentence pairs of a split, as text.
+def load_splits(
+    load_split: Callable[[DataSection, str, int], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, DataSection, str], None],
+    data: DataSection,
+    seed: int,
+) -> dict[str, Any]:
+    """The text of each split, None without one. `check_split` checks each of them that is not a stream."""
 
-    Args:
-        data (DataSection): The sources.
-        split (str): "train", "validation" or "test".
-        seed (int): The choice of numbers or trees, for a corpus that the package makes itself.
+    def checked(split: str) -> Dataset | IterableDataset | None:
+        pairs = load_split(data, split, seed)
+        if isinstance(pairs, Dataset):
+            check_split(pairs, data, split)
+        return pairs
 
-    Returns:
-        Dataset: The columns `source` and `target`, for training corpora with weights also `corpus`, the number of the weight;
-        None where `data` names no such split.
+    return {split: naming_the_split(split, checked, split) for split in SPLITS}
 
-    Raises:
-        ValueError: If the sources are not as they must be.
-    """
-    streaming = data.streaming and split == "train"
-    if data.corpus:
-        return load_pairs(PairSource(dataset=_own_pairs(data, split, seed), streaming=streaming))
-    if data.is_treebank:
-        return load_treebank(data.listed(f"{split}_trees")) if data.listed(f"{split}_trees") else None
-    if split == "train" and data.train_weights:
-        return _numbered_corpora(data)
-    languages = {
-        "source_language": data.source_language or data.text_column,
-        "target_language": data.target_language or data.text_column,
-    }
-    source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")
-    if (text_file := getattr(data, f"{split}_text")) is not None:
-        return load_pairs(PairSource(text_file=text_file, streaming=streaming))
-    if source_file is not None:
-        target_file = getattr(data, f"{split}_target")
-        return load_pairs(PairSource(source_file, target_file, streaming=streaming))
-    if pairs_file is not None:
-        return load_pairs(PairSource(pairs_file=pairs_file, streaming=streaming, **languages))
+
+def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that reads or prepares a split. Errors about files and text name the split."""
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, FileNotFoundError) as error:
+        # The reader names the field `source_file`, the recipe names the key `train_source`.
+        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
+        raise ValueError(f"`data`, {split} split: {words}") from error
+
+
+def load_dataset_split(
+    data: DataSection, split: str, source_column: str, target_column: str
+) -> Dataset | IterableDataset | None:
+    """These columns of a split of `data.dataset`; None if the recipe names no dataset or no such split."""
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -208,187 +179,122 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         dataset_config=data.dataset_config,
         dataset_revision=data.dataset_revision,
         split=name,
-        streaming=streaming,
-        **languages,
+        streaming=data.streaming and split == "train",
+        source_language=source_column,
+        target_language=target_column,
     )
     try:
         return load_pairs(pairs)
     except yaml.YAMLError as error:
         raise ValueError(
-            f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of ---, but that is "
-            "damaged; correct it, or take another `data.dataset_revision`."
+            f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
+            "---, but that is damaged; correct it, or take another `data.dataset_revision`."
         ) from error
 
 
-def _own_pairs(data: DataSection, split: str, seed: int) -> list[dict]:
-    """The pairs of a corpus that the package makes itself."""
-    if data.corpus == "trees":
-        trees = grammar_trees(data.trees_train_size if split == "train" else TREES_HELD_OUT, seed, split)
-        return [{"source": tree.sentence, "target": str(tree)} for tree in trees]
-    numbers = number_pairs(data.numbers_train_size if split == "train" else NUMBERS_HELD_OUT, seed, split)
-    if not data.is_text:
-        return numbers
-    texts = (f"{pair['source']} = {pair['target']}" for pair in numbers)
-    return [{"source": text, "target": text} for text in texts]
-
-
-def _numbered_corpora(data: DataSection) -> Dataset:
-    """The pairs of all training corpora, one after the other, each with the number of its corpus."""
+def join_corpora(sources: Sequence[PairSource]) -> Dataset:
+    """The pairs of several training corpora, one corpus after the other, with the number of their corpus."""
     corpora = []
-    kinds = ("source", "target", "text", "pairs")
-    files = itertools.zip_longest(*(data.listed(f"train_{kind}") for kind in kinds))
-    for number, of_corpus in enumerate(files):
-        pair_source = PairSource(
-            **{f"{kind}_file": path for kind, path in zip(kinds, of_corpus, strict=True)},  # type: ignore[arg-type]
-            source_language=data.source_language,
-            target_language=data.target_language,
-        )
-        pairs: Any = load_pairs(pair_source)
+    for number, source in enumerate(sources):
+        pairs: Any = load_pairs(source)
         corpora.append(pairs.add_column(CORPUS_COLUMN, np.full(len(pairs), number, np.int32)))
     return concatenate_datasets(corpora)
 
 
-def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
-    """A split of `load_split` that can be used; a stream is not looked through.
+def split_name(data: DataSection, split: str) -> str:
+    """The files of a split, or the dataset and the key of the split, for messages."""
+    return (
+        " and ".join(data.files(split))
+        or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    )
 
-    Training and validation need a pair with text on both sides that is not dropped for its characters. A test set is scored line by line, so that text on each
-    side is enough, even if no pair has it on both.
 
-    Raises:
-        ValueError: If there is no such text.
+def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: str) -> None:
+    """Refuse a split that has no pair with text on both sides, or none that is short enough for training.
+
+    `fault` says what the split lacks if each pair has an empty side. Without `max_length` the length does not
+    matter.
     """
-    pairs = load_split(data, split, seed)
-    if not isinstance(pairs, Dataset):
-        return pairs
-    name = " and ".join(data.files(split)) or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
-    if split == "test" and not data.is_text and not data.is_treebank:
-        for side in ("source", "target"):
-            refuse_blank(pairs[side], f"the {side} side", " and ".join(data.listed(f"test_{side}")) or name)
-        return pairs
-    has_text = False
-    for pair in pairs:
-        if not (pair["source"].strip() and pair["target"].strip()):
-            continue
-        has_text = True
-        if split == "test" or not has_too_many_characters(pair["source"], pair["target"], data.max_length):
-            return pairs
-    if has_text:
-        raise ValueError(
-            f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * data.max_length:,} characters, {CHARACTERS_PER_TOKEN} "
-            f"per token of `data.max_length`, but each of {len(pairs):,} is longer or empty; split the lines, or raise "
-            "`data.max_length`."
-        )
-    if data.is_text:
-        raise ValueError(f"{name} must hold text, but each of {len(pairs):,} is empty.")
-    if data.is_treebank:
-        raise ValueError(f"{name} must hold a tree with words, but none of its {len(pairs):,} has any.")
+    with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
+    first = next(with_text, None)
+    if first is None:
+        raise ValueError(f"{name} {fault}")
+    if max_length is None:
+        return
+    for pair in itertools.chain([first], with_text):
+        if not has_too_many_characters(pair["source"], pair["target"], max_length):
+            return
     raise ValueError(
-        f"{name} must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
+        f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, "
+        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of {len(pairs):,} is longer or "
+        "empty; split the lines, or raise `data.max_length`."
     )
 
 
-def load_corpus(
-    data: DataSection,
-    tokenizer: TokenizerSection,
-    seed: int,
-    folder: Path,
-    *,
-    new_tokenizers: bool,
-    task: str = "translation",
-) -> Corpus:
-    """The whole corpus, with the tokenizers of the run.
-
-    Args:
-        data (DataSection): The sources.
-        tokenizer (TokenizerSection): The vocabularies, and the rate of BPE-dropout.
-        seed (int): The seed of the run, which decides BPE-dropout and the turns of weighted corpora.
-        folder (Path): The folder of the run's tokenizers.
-        new_tokenizers (bool): Train the tokenizers and write them there; else they are read from there.
-        task (str): That of the recipe.
-
-    Returns:
-        Corpus: Ready to train on.
-    """
-    train_text, validation_text, test_text = (
-        naming_the_split(split, _load_usable_split, data, split, seed) for split in ("train", "validation", "test")
-    )
-    tags = (direction_tag(data.source_language),) if data.both_directions else ()
-    if new_tokenizers:
-        write_tokenizers(tokenizer, train_text, data.max_length, folder, tags, task)
-    source_tokenizer, target_tokenizer = load_tokenizers(folder)
-    for tag in tags:
-        train_text = in_both_directions(train_text, tag, data.num_proc if data.num_proc > 1 else None)
-    prepared, reports = _prepared({"train": train_text, "validation": validation_text}, data, tokenizer, task, folder)
-    collate = partial(_collator, task, (source_tokenizer, target_tokenizer), max_length=data.max_length)
-    return Corpus(
-        source_tokenizer=source_tokenizer,
-        target_tokenizer=target_tokenizer,
-        max_length=data.max_length,
-        train=prepared["train"],
-        train_text=train_text,
-        train_collator=collate(rate=tokenizer.bpe_dropout, seed=seed),
-        validation_collator=collate(rate=0.0, seed=0),
-        validation=prepared["validation"],
-        validation_text=validation_text,
-        test_text=test_text,
-        reports=reports,
-        weighted=_weighted(prepared["train"], data.train_weights, seed) if data.train_weights else None,
-    )
-
-
-def _prepared(
-    texts: dict[str, Any], data: DataSection, tokenizer: TokenizerSection, task: str, folder: Path
-) -> tuple[dict[str, Any], dict[str, CorpusReport]]:
-    """The encoded pairs of each split, None where it has none, and what was dropped of them."""
-    encoders: tuple[Any, Any] = load_tokenizers(folder)
-    if data.is_text:
-        encoders = (with_both_ends(encoders[0]) if task == "causal_lm" else encoders[0], None)
-    prepared: dict[str, Any] = dict.fromkeys(texts)
-    reports = {}
-    for split, pairs in texts.items():
-        if pairs is not None:
-            is_train = split == "train"
-            options: dict[str, Any] = {"max_length": data.max_length}
-            options["max_length_ratio"] = data.max_length_ratio if is_train else None
-            options["num_proc"] = data.num_proc if data.num_proc > 1 else None
-            options["keep_text"] = is_train and tokenizer.bpe_dropout > 0
-            prepared[split], reports[split] = naming_the_split(split, prepare_pairs, pairs, *encoders, **options)
-    return prepared, reports
-
-
-def _collator(
-    task: str,
+def encode_corpus(
+    texts: dict[str, Any],
     tokenizers: tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast],
-    rate: float,
-    seed: int,
+    collators: tuple[PairCollator, PairCollator],
+    *,
     max_length: int,
-) -> PairCollator:
-    source, target = tokenizers
-    if task in TEXT_TASKS:
-        return text_collator(task, source, seed)
-    bpe_dropout = (BpeDropout(source, rate), BpeDropout(target, rate)) if rate else None
-    return PairCollator(source.pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=max_length)
-
-
-def _weighted(pairs: Dataset, weights: list[float], seed: int) -> WeightedPairs:
-    return WeightedPairs(*pair_lengths(pairs), pair_corpora(pairs), weights, seed)
-
-
-def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """What a call gives; its error names the split.
+    num_proc: int,
+    seed: int,
+    text_encoder: PreTrainedTokenizerFast | None = None,
+    max_length_ratio: float | None = None,
+    keep_text: bool = False,
+    both_directions: bool = False,
+    corpora: Sequence[tuple[str, float]] = (),
+) -> Corpus:
+    """The corpus of a run: the training and the validation split are cleaned and encoded.
 
     Args:
-        split (str): "train", "validation" or "test".
-        function (Callable): It reads or prepares the split.
-        *args: Its arguments.
-        **kwargs: Its keyword arguments.
-
-    Raises:
-        ValueError: In place of what it raises for missing files and bad text.
+        texts: The text of each split, None without one.
+        tokenizers: The source and the target tokenizer.
+        collators: The collator of the training and the collator of the validation.
+        max_length: The most tokens of a side.
+        num_proc: The number of processes that encode.
+        seed: It decides which pairs of weighted corpora an epoch has.
+        text_encoder: Encodes texts that are their own target; the tokenizers encode pairs.
+        max_length_ratio: The largest ratio of the two lengths of a training pair; None for no limit.
+        keep_text: Keep the text of the training pairs, for BPE-dropout.
+        both_directions: The training split has each pair a second time, turned round.
+        corpora: The name and the weight of each training corpus, if they have weights.
     """
-    try:
-        return function(*args, **kwargs)
-    except (ValueError, FileNotFoundError) as error:
-        # By the key of the recipe that named it.
-        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        raise ValueError(f"`data`, {split} split: {words}") from error
+    encoders = tokenizers if text_encoder is None else (text_encoder, None)
+    prepared: dict[str, Any] = {"train": None, "validation": None}
+    reports = {}
+    for split in prepared:
+        if texts[split] is None:
+            continue
+        is_train = split == "train"
+        prepared[split], reports[split] = naming_the_split(
+            split,
+            prepare_pairs,
+            texts[split],
+            *encoders,
+            max_length=max_length,
+            max_length_ratio=max_length_ratio if is_train else None,
+            num_proc=num_proc if num_proc > 1 else None,
+            keep_text=keep_text and is_train,
+        )
+    train = prepared["train"]
+    weighted = None
+    if corpora:
+        weights = [weight for _, weight in corpora]
+        weighted = WeightedPairs(*pair_lengths(train), pair_corpora(train), weights, seed)
+    return Corpus(
+        *tokenizers,
+        max_length=max_length,
+        train=train,
+        train_text=texts["train"],
+        train_collator=collators[0],
+        validation_collator=collators[1],
+        validation=prepared["validation"],
+        validation_text=texts["validation"],
+        test_text=texts["test"],
+        reports=reports,
+        are_texts=text_encoder is not None,
+        both_directions=both_directions,
+        corpora=corpora,
+        weighted=weighted,
+    )

@@ -22,8 +22,6 @@ from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
 from .preparation import CHARACTERS_PER_TOKEN
 from .reading import CACHE_REMEDY
-from .tokenizer_training import train_tokenizers
-from .tree_tokenizer import train_parser_tokenizers
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
@@ -37,32 +35,28 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
+    train_on: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,
-    tags: tuple[str, ...] = (),
-    task: str = "translation",
+    **kind: Any,
 ) -> None:
-    """Writes the tokenizers of a corpus, which are trained only if another run has not trained them on these files.
+    """Write the tokenizers of a corpus into the folder of a run.
+
+    They are trained only if no other run has trained them on these files. A stream, or pairs in memory, have no cache.
 
     Args:
-        section: The recipe's choice of one vocabulary or two, and their sizes.
+        train_on: Gives the source and the target tokenizer for the next three arguments.
+        section: The section `tokenizer` of the recipe.
         pairs: The columns `source` and `target`.
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         folder: The folder of the run's tokenizers.
-        tags: The tags of directions that they know (see checkpoint/tokenizers.py).
-        task: That of the recipe.
-
-    Raises:
-        OSError: If a disk is full.
+        **kind: Everything else that the tokenizers depend on. It becomes part of the name in the cache.
     """
 
     def train(place: Path) -> None:
-        if task == "parsing":
-            save_tokenizers(*train_parser_tokenizers(section, pairs, model_max_length), place)
-        else:
-            save_tokenizers(*train_tokenizers(section, pairs, model_max_length, tags, task), place)
+        save_tokenizers(*train_on(section, pairs, model_max_length), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
@@ -74,8 +68,7 @@ def write_tokenizers(
         "bpe_dropout": None,
         "max_length": model_max_length,
         "characters_per_token": CHARACTERS_PER_TOKEN,
-        "tags": tags,
-        "task": task,
+        **kind,
     }
     kept = cache / f"tokenizers-{_key(pairs, options)}"
     was_there = kept.is_dir()

@@ -2,10 +2,11 @@
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training text; bytes
-alone would let a model write half a letter, and characters alone could not encode every sentence and give it back exactly.
-A corpus of more than a million pairs is represented by a million, evenly spread over it; a stream by its first million.
-Pairs with too many characters for `max_length` tokens are left out (see preparation.py).
+Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training
+text. With bytes alone a model could write half a letter. With characters alone the tokenizer could not encode
+every sentence. A corpus of more than a million pairs is represented by a million pairs that are evenly spread
+over it, a stream by its first million. Pairs with too many characters for `max_length` tokens are left out
+(see preparation.py).
 """
 
 import copy
@@ -13,6 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -30,77 +32,75 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
+from ..recipe.schema import SMALLEST_VOCABULARY, TokenizerSection
 from .memory import mapped_files
 from .preparation import has_too_many_characters
 from .word_encoding import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The order is the one of BART: generate() mistakes a pad token with the id 0 for a missing one.
+# The order is that of BART, because generate() takes a pad token with the id 0 for a missing one.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
-# That of a model that fills in hidden tokens.
 MASK = "<mask>"
-# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two texts,
-# so that a word is encoded as it is without a tag (see word_encoding.py). Special tokens are text in a text, and a tag is none.
+# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two
+# texts, so that a word is encoded as it is without a tag (see word_encoding.py). A special token in a text is
+# text, a tag is not.
 _OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# More pairs cost minutes and change nothing: what is frequent in a million is frequent in all.
+# More pairs cost minutes and change nothing: pieces that are frequent in a million pairs are frequent in all
+# pairs.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
 # How `pre_tokenizers.ByteLevel` splits a text into words (its source, byte_level.rs).
 _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
-def train_tokenizers(
+@dataclass(frozen=True)
+class TextForm:
+    """The marks that a tokenizer adds to a text.
+
+    Attributes:
+        begins_with_a_space: A space is put before the text, and decoding removes it, so that a word is the
+            same piece at the beginning of a sentence and after a space. GPT-2's and RoBERTa's tokenizers put
+            no space there.
+        is_open: `<s>` begins a text and nothing ends it, so that a model can continue it; padding is on the
+            left. Otherwise `</s>` ends the text.
+        has_mask: The vocabulary ends with `<mask>`. It and the other special tokens are recognised in a text.
+    """
+
+    begins_with_a_space: bool = True
+    is_open: bool = False
+    has_mask: bool = False
+
+
+SENTENCE = TextForm()
+
+
+def train_on_sides(
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
+    sides: tuple[str, ...],
     model_max_length: int,
+    *,
+    vocab_size: int | None = None,
     tags: tuple[str, ...] = (),
-    task: str = "translation",
-) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The joint tokenizer of a corpus, or the tokenizers of its two sides.
-
-    Args:
-        section: The recipe's choice of one vocabulary or two, and their sizes.
-        pairs: The columns `source` and `target`.
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        tags: The tags of directions that they know (see checkpoint/tokenizers.py); `pairs` have none.
-        task: That of the recipe; both sides of the pairs are the same text for a language model.
-
-    Returns:
-        The source and the target tokenizer, the same object for a joint vocabulary.
-    """
-    options: dict[str, Any] = {
-        "lowercase": section.lowercase,
-        "normalization": section.normalization,
-        "model_max_length": model_max_length,
-        "tags": tags,
-        "task": task,
-    }
-    if task in TEXT_TASKS:
-        joint = train_tokenizer(texts_of(pairs, ("source",), model_max_length), section.vocab_size, **options)
-        return joint, joint
-    if section.shared_vocabulary:
-        joint = train_tokenizer(texts_of(pairs, ("source", "target"), model_max_length), section.vocab_size, **options)
-        return joint, joint
-    source = train_tokenizer(texts_of(pairs, ("source",), model_max_length), section.vocab_size, **options)
-    target_size = section.target_vocab_size or section.vocab_size
-    return source, train_tokenizer(texts_of(pairs, ("target",), model_max_length), target_size, **options)
+    form: TextForm = SENTENCE,
+) -> PreTrainedTokenizerFast:
+    """`train_tokenizer` on these columns of pairs, with the options of a recipe."""
+    return train_tokenizer(
+        texts_of(pairs, sides, model_max_length),
+        vocab_size or section.vocab_size,
+        lowercase=section.lowercase,
+        normalization=section.normalization,
+        model_max_length=model_max_length,
+        tags=tags,
+        form=form,
+    )
 
 
 def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int) -> Iterator[str]:
-    """The texts that a tokenizer is trained on.
-
-    Args:
-        pairs: The columns `source` and `target`.
-        sides: One of them or both.
-        max_length: The limit of the run for a side in tokens; pairs with too many characters for it are left out.
-
-    Yields:
-        str: Text by text.
-    """
+    """The texts of these sides of the pairs that do not have too many characters for `max_length` tokens."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -113,14 +113,15 @@ def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_lengt
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """The pairs that a tokenizer is trained on, in batches: of a large corpus evenly spread ones, of a stream the first."""
+    """Batches that represent a corpus: evenly spread ones of a dataset, the first ones of a stream."""
     if isinstance(pairs, IterableDataset):
-        # A stream and what is made of it share their place.
+        # A stream and the streams that are made of it share their position.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
-    count, most = -(-len(pairs) // _BATCH_SIZE), TRAINING_PAIRS // _BATCH_SIZE
-    for number in range(min(count, most)):
-        start = number * count // min(count, most) * _BATCH_SIZE
+    count = -(-len(pairs) // _BATCH_SIZE)
+    chosen = min(count, TRAINING_PAIRS // _BATCH_SIZE)
+    for number in range(chosen):
+        start = number * count // chosen * _BATCH_SIZE
         yield pairs[start : start + _BATCH_SIZE]
 
 
@@ -132,39 +133,35 @@ def train_tokenizer(
     normalization: str | None = None,
     model_max_length: int | None = None,
     tags: tuple[str, ...] = (),
-    task: str = "translation",
+    form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer trained on `texts`, the same one for the same texts.
 
+    Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores every text
+    exactly, also a text that spells a special token, but without tags.
+
     Args:
         texts: The sentences, of both languages for a joint vocabulary.
-        vocab_size: The number of entries, special tokens and bytes included, `<mask>` not. A corpus with fewer distinct words gives
-            fewer: `len()` of the tokenizer is the size that came about. Each character of the texts that takes several
-            bytes has an entry before anything longer has one (with at most two more for the beginnings of its bytes,
-            which similar characters share). Where these do not fit, the most frequent ones do, the others are bytes,
-            and a warning says so.
+        vocab_size: The number of entries, with special tokens, bytes and tags, but without `<mask>`. A corpus
+            with few distinct words gives fewer entries. Each character of several bytes is one entry. If these
+            entries do not fit, the most frequent characters are entries, and a warning says so.
         lowercase: Lowercase text before it is split.
-        normalization: The Unicode normal form that text is brought to, "NFC" or "NFKC"; `None` leaves it as it is.
+        normalization: The Unicode normal form of the text, "NFC" or "NFKC".
         model_max_length: The length, in tokens, to which `truncation=True` cuts.
         tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
-        task: For "causal_lm" `<s>` begins a text and nothing ends it, so that a model can go on with it, and padding is on the
-            left; for "masked_lm" there is the token `<mask>`, which is found in a text, as the other special tokens then are.
-            For both no space is put before a text, as in GPT-2's and RoBERTa's.
-
-    Returns:
-        The tokenizer; `</s>` ends every encoded sentence. Without `lowercase` and `normalization`, decoding with
-        `skip_special_tokens=True` restores every text exactly, one that spells a special token included, but for tags.
+        form: The marks that the tokenizer adds to a text.
 
     Raises:
-        ValueError: If `vocab_size` is below 260 and the number of tags, `normalization` is unknown or `texts` holds no text.
+        ValueError: If `vocab_size` is too small, `normalization` is unknown or `texts` holds no text.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
-        special = (
-            f"{len(SPECIAL_TOKENS)} special tokens{f' and {len(tags)} more, {chr(32).join(tags)}' if tags else ''}"
+        of_tags = f" and {len(tags)} more, {' '.join(tags)}" if tags else ""
+        raise ValueError(
+            f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
+            f"tokens{of_tags}), but is {vocab_size}."
         )
-        raise ValueError(f"`vocab_size` must be at least {smallest} (256 bytes and {special}), but is {vocab_size}.")
-    backend = _untrained(lowercase, normalization, begins_with_a_space=task not in TEXT_TASKS)
+    backend = _untrained(lowercase, normalization, form)
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
@@ -173,26 +170,25 @@ def train_tokenizer(
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_OF_TAGS, special=False) for tag in tags])
     if backend.get_vocab_size() < vocab_size:
-        logger.warning("The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size)
-    _settle_task(backend, task)
-    return with_transformers_interface(backend, model_max_length, task)
+        logger.warning(
+            "The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size
+        )
+    _add_marks(backend, form)
+    return with_transformers_interface(backend, model_max_length, form)
 
 
-def _settle_task(backend: Tokenizer, task: str) -> None:
-    """What differs from task to task beside the vocabulary, of which `<mask>` is the last entry.
-
-    A text of the causal language model begins with `<s>`, which it may go on with, and all others end with `</s>`.
-    """
-    if task == "masked_lm" and MASK not in backend.get_vocab():
+def _add_marks(backend: Tokenizer, form: TextForm) -> None:
+    """Give a tokenizer with a vocabulary the `<mask>`, the decoder and the marks of a form."""
+    if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Each tag by itself is left out: pieces that spell one together are text.
+    # Each tag by itself is left out: pieces that spell a tag together are text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    if task != "causal_lm" and _begins_with_a_space(backend):
-        # Of a continuation the first space is part.
+    # The first space of a continuation is part of the continuation.
+    if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
-    single, pair = ("<s> $A", "<s> $A $B") if task == "causal_lm" else ("$A </s>", "$A </s> $B </s>")
+    single, pair = ("<s> $A", "<s> $A $B") if form.is_open else ("$A </s>", "$A </s> $B </s>")
     ends = [(token, SPECIAL_TOKENS.index(token)) for token in ("<s>", "</s>")]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
 
@@ -202,39 +198,31 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """`<mask>` for the piece of a word with the space before it; the word behind it has its own, which is put there or stays."""
+    """`<mask>` stands for a piece with the space before it. The next word has its own space."""
     return AddedToken(MASK, **{**_OF_TAGS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
-def for_task(tokenizer: PreTrainedTokenizerFast, task: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a task with the vocabulary of another one's; `<mask>` comes last where that had none, or else stays.
-
-    Args:
-        tokenizer: A tokenizer made by `train_tokenizer`.
-        task: As there.
-
-    Returns:
-        A new tokenizer.
-    """
+def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
+    """A new tokenizer in another form, with the same vocabulary. A `<mask>` stays in the vocabulary."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    _settle_task(backend, task)
-    return with_transformers_interface(backend, tokenizer.model_max_length, task)
+    _add_marks(backend, form)
+    return with_transformers_interface(backend, tokenizer.model_max_length, form)
 
 
 def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """BPE over characters, written out in bytes: the merges that make characters of bytes come first."""
+    """BPE over characters that are written in bytes: the merges that make characters of bytes come first."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # In this order pairs that are as frequent are merged in that of the bytes. 128 entries are fewer than those of all
-    # bytes: `vocab_size` of them hold all merges that are needed.
+    # This order merges equally frequent pairs in the order of their bytes. The 128 entries are fewer than the
+    # 256 bytes, so that `vocab_size` entries hold all merges that are needed.
     ascii_characters = sorted(map(chr, range(128)), key=_in_bytes)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_counted(texts, normalizer, counts), trainer)
-    # The most frequent ones first, and those that are as frequent in the order of Unicode.
+    # The most frequent characters come first, and equally frequent ones in the order of Unicode.
     characters = sorted(counts, key=lambda character: (-counts[character], character))
     learned = json.loads(over_characters.to_str())["model"]["merges"]
     merges = [
@@ -250,7 +238,8 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
     bytewise = sum(_in_bytes(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
-            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in bytes.",
+            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
+            "bytes.",
             bytewise,
             len(characters),
             vocab_size,
@@ -259,10 +248,12 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
 
 
 def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]) -> Iterator[str]:
-    """The texts, while the characters beyond ASCII that they have for the tokenizer are counted."""
+    """The texts. Each text is added to the counts of its normalised characters beyond ASCII."""
     for text in texts:
         if not text.isascii():
-            counts.update(character for character in normalizer.normalize_str(text) if not character.isascii())
+            counts.update(
+                character for character in normalizer.normalize_str(text) if not character.isascii()
+            )
         yield text
 
 
@@ -276,50 +267,36 @@ def _in_bytes(text: str) -> str:
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
-def _untrained(lowercase: bool, normalization: str | None, begins_with_a_space: bool) -> Tokenizer:
-    """A tokenizer with an empty vocabulary.
-
-    With a space before the text, which decoding takes off again, a word is the same piece at the beginning of a sentence and
-    after a space.
-
-    Raises:
-        ValueError: If `normalization` is unknown.
-    """
+def _untrained(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
+    """A tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
         raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
     steps: list[Any] = [_NORMALIZERS[normalization]()] if normalization is not None else []
     steps += [normalizers.Lowercase()] if lowercase else []
+    steps += [normalizers.Prepend(" ")] if form.begins_with_a_space else []
     backend = Tokenizer(models.BPE())
-    steps += [normalizers.Prepend(" ")] if begins_with_a_space else []
     backend.normalizer = normalizers.Sequence(steps)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return backend
 
 
 def with_transformers_interface(
-    backend: Tokenizer, model_max_length: int | None, task: str = "translation"
+    backend: Tokenizer, model_max_length: int | None, form: TextForm = SENTENCE
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer as transformers has it.
-
-    Args:
-        backend: Its special tokens are those of this package.
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        task: As in `train_tokenizer`.
-    """
+    """The tokenizer of transformers for a backend that has the special tokens of this package."""
     bos, pad, eos, unk = SPECIAL_TOKENS
-    is_masked = task == "masked_lm"
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=bos,
         pad_token=pad,
         eos_token=eos,
         unk_token=unk,
-        **({"mask_token": _mask_of(backend)} if is_masked else {}),
-        # A causal model goes on behind the last token.
-        padding_side="left" if task == "causal_lm" else "right",
+        **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
+        # A model continues a text after its last token.
+        padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # A "</s>" in a user's text is text, not the end of the sentence; a mask is written into one.
-        split_special_tokens=not is_masked,
+        # A "</s>" in a user's text is text and not the end of the sentence. A mask is written into a text.
+        split_special_tokens=not form.has_mask,
     )

@@ -33,6 +33,10 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
+# The number of examples of the validation and of the test split. One number is 0.1 % of a score.
+NUMBERS_HELD_OUT = 1000
+TREES_HELD_OUT = 1000
+
 # The training split has all numbers below this one. They contain every word except "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
@@ -287,6 +291,11 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     ]
 
 
+def number_split(train_size: int, seed: int, split: str) -> list[dict[str, str]]:
+    """The pairs of a split of the corpus `numbers`."""
+    return number_pairs(train_size if split == "train" else NUMBERS_HELD_OUT, seed, split)
+
+
 def _split_of_number(number: int) -> str:
     return "train" if number < SMALLEST_HELD_OUT else _split_of(str(number))
 
@@ -356,6 +365,11 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
         if tree is not None and _split_of(tree.sentence) == split:
             trees.setdefault(tree.sentence, tree)
     return list(trees.values())
+
+
+def tree_split(train_size: int, seed: int, split: str) -> list[Tree]:
+    """The trees of a split of the corpus `trees`."""
+    return grammar_trees(train_size if split == "train" else TREES_HELD_OUT, seed, split)
 
 
 def _draw_tree(generator: random.Random) -> Tree | None:

@@ -11,10 +11,15 @@ the model which word it is at, long before it has learned the brackets. Vinyals 
 Differs from Vinyals et al.: closing brackets have no label, because the open constituent has one already.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
 from typing import NamedTuple
+
+from .lines import read_lines
 
 OPEN = "("
 CLOSE = ")"
@@ -252,3 +257,45 @@ def _cleaned_label(label: str) -> str:
     """A label without function tags, indices and alternatives."""
     found = _LABEL.match(label)
     return found[0] if found else label
+
+
+def tree_files(names: list[str]) -> list[str]:
+    """The files of a treebank.
+
+    A name is a file (plain or .gz), a pattern, or a folder, whose `.mrg` files are taken at any depth. The
+    files of a pattern or of a folder are sorted.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    files: list[str] = []
+    for name in names:
+        is_pattern = has_magic(name) and not os.path.exists(name)
+        paths = sorted(glob(name, recursive=True)) if is_pattern else [name]
+        found = [file for path in paths for file in _files_of(path)]
+        if not found:
+            what = "a folder with .mrg files" if os.path.isdir(name) else "an existing file"
+            raise FileNotFoundError(f"A treebank must be {what}, but {name} is none.")
+        files += found
+    return files
+
+
+def _files_of(path: str) -> list[str]:
+    """The files of a folder, or the file itself if it exists."""
+    if os.path.isdir(path):
+        return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
+    return [path] if os.path.isfile(path) else []
+
+
+def read_treebank(path: str) -> Iterator[Tree]:
+    """The trees of one file, plain or .gz. A tree of traces has no words.
+
+    Raises:
+        ValueError: If there are no trees, or something is not a tree. The message names file and line.
+    """
+    is_empty = True
+    for tree in read_trees(read_lines(path), path):
+        is_empty = False
+        yield tree
+    if is_empty:
+        raise ValueError(f"{path} must hold trees in brackets, but there are none.")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..data.treebank import read_treebank, tree_files
-from ..data.trees import Tree
+from ..data.trees import Tree, read_treebank, tree_files
 from ..translation.files import TranslationJob
 from ..translation.output import LineOutput, check_output, output_file, standard_output
 from .bracketing import bracketing_scores, evaluate_parser, lines_of, scores_as_text, trees_with_words

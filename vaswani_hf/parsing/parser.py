@@ -8,8 +8,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..data.tree_tokenizer import decode_tree
-from ..data.trees import CLOSE, OPEN, Tree, tree_of, unescaped
+from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
 from ..model.options_vaswani import TranslationOptions, setting_of
@@ -246,3 +245,16 @@ class Parser(Translator):
 
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         return str(decode_tree(self.target_tokenizer, hypothesis.token_ids, segment.text.split()))
+
+
+def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
+    """The tree over the words of a sentence that a parser wrote; special tokens are left out."""
+    symbols = []
+    tags = []
+    for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):
+        if token == CLOSE or token.startswith(OPEN):
+            symbols.append(token)
+        else:
+            symbols.append(WORD)
+            tags.append(token)
+    return tree_over(words, symbols, tags)

@@ -1,4 +1,4 @@
-"""The model card: the README.md of a repository, made from the record of a run in the folder of its checkpoint.
+"""The model card: the README.md of a repository, from the record of a run in the folder of its checkpoint.
 
 The card of a checkpoint as a file of its own:
 
@@ -9,7 +9,6 @@ The card of a checkpoint as a file of its own:
 import json
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,61 +30,9 @@ from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.options_vaswani import DECODING_SETTINGS
 from ..recipe.licenses import RESEARCH_ONLY, check_license
 from ..recipe.published import bases, is_folder_of_base, last_part
-from ..recipe.schema import TEXT_TASKS, Recipe
+from ..recipe.schema import Recipe
+from ..tasks import TASKS, CardWords, Task
 from .record import data_facts, published_yaml, read_record, recorded_recipe
-
-# The sentences that the snippets translate, by the source language; none is from a corpus.
-_EXAMPLES = {
-    "en": "The model reads the whole sentence at once.",
-    "de": "Das Modell liest den ganzen Satz auf einmal.",
-    "fr": "Le modèle lit toute la phrase en une seule fois.",
-}
-_ANY_EXAMPLE = "Put a sentence of the source language here."
-
-
-@dataclass(frozen=True)
-class _TaskWords:
-    """A task in the metadata of a card: the task in the Hub's terms, and its scores with their titles."""
-
-    # None if the Hub has no such task.
-    pipeline_tag: str | None
-    task_type: str
-    task_name: str
-    tags: list[str]
-    scores: dict[str, str]
-
-
-_TRANSLATION = _TaskWords(
-    pipeline_tag="translation",
-    task_type="translation",
-    task_name="Translation",
-    tags=["translation", "vaswani", "transformer", "seq2seq"],
-    scores={"bleu": "BLEU", "chrf": "chrF"},
-)
-_TASK_WORDS = {
-    "translation": _TRANSLATION,
-    "parsing": _TaskWords(
-        pipeline_tag=None,
-        task_type="constituency-parsing",
-        task_name="Constituency parsing",
-        tags=["constituency-parsing", "vaswani", "transformer", "seq2seq"],
-        scores={"f1": "labelled bracketing F1"},
-    ),
-    "causal_lm": _TaskWords(
-        pipeline_tag="text-generation",
-        task_type="text-generation",
-        task_name="Text generation",
-        tags=["text-generation", "vaswani", "transformer"],
-        scores={"perplexity": "perplexity per token", "accuracy": "accuracy"},
-    ),
-    "masked_lm": _TaskWords(
-        pipeline_tag="fill-mask",
-        task_type="fill-mask",
-        task_name="Filling in hidden tokens",
-        tags=["fill-mask", "vaswani", "transformer"],
-        scores={"perplexity": "perplexity per token", "accuracy": "accuracy"},
-    ),
-}
 
 
 def model_card(
@@ -99,11 +46,10 @@ def model_card(
     if base_model is not None:
         validate_repo_id(base_model)
     recipe, results, data = _record(folder)
-    words = _TASK_WORDS[recipe.task] if recipe else _TRANSLATION
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
     begun_with = bases(recipe) if recipe else []
-    facts = {
+    facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
         "training": results.get("training") or {},
         "test": results.get("test") or {},
@@ -122,10 +68,17 @@ def model_card(
         "base_name": " and ".join(last_part(name) for name in begun_with) or None,
         "recipe": recipe,
         "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
-        "example": json.dumps(_example(recipe, data), ensure_ascii=False),
     }
     try:
-        card = ModelCard.from_template(_metadata(facts, words), template_str=_template(), **facts)
+        task = _task_of(folder, recipe, facts["test"])
+        words = task.card_words(data, recipe.data if recipe else None, facts["test"], repo_id)
+        facts |= {
+            "words": words,
+            "example": json.dumps(words.example, ensure_ascii=False),
+            "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
+            "has_search": task.translator_class is not None,
+        }
+        card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
     except (AttributeError, TypeError, ValueError, TemplateError) as error:
         raise ValueError(
             f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
@@ -137,18 +90,20 @@ def model_card(
 
 
 def check_card(path: Path) -> None:
-    """Refuse a card written by hand if it cannot be read, or if the training data does not allow its licence."""
+    """Refuse a handwritten card that cannot be read, or whose licence the training data does not allow."""
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ValueError(
-            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have one made."
+            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have "
+            "one made."
         ) from None
     try:
         metadata = ModelCard(content).data
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"The card '{path}' must begin with YAML between two lines of ---, but that cannot be read: {error}"
+            f"The card '{path}' must begin with YAML between two lines of ---, but that cannot be read: "
+            f"{error}"
         ) from error
     _, _, data = _record(path.parent)
     stated = metadata.get("license")
@@ -168,6 +123,16 @@ def _record(folder: Path) -> tuple[Recipe | None, dict[str, Any], dict[str, Any]
     return recipe, results, data
 
 
+def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
+    """The task of a model. Without a recipe the class of the model and the names of the scores decide."""
+    if recipe is not None:
+        return TASKS[recipe.task]
+    model_type = read_record(folder / CONFIG_FILE).get("model_type")
+    of_model = [task for task in TASKS.values() if task.model_class.config_class.model_type == model_type]
+    scored = [task for task in of_model if task.metrics.keys() <= test.keys()]
+    return [*scored, *of_model, *TASKS.values()][0]
+
+
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
     """The repositories among the models that a run began with, without their commits."""
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
@@ -183,21 +148,7 @@ def _template() -> str:
     return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
 
 
-def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
-    if recipe is None:
-        return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
-    if recipe.task == "parsing":
-        return "the dog sees the cat ."
-    if recipe.task in TEXT_TASKS and recipe.data.corpus:
-        return "twenty-three =" if recipe.task == "causal_lm" else "twenty-<mask> = dreiundzwanzig"
-    if recipe.task in TEXT_TASKS:
-        return "This is a" if recipe.task == "causal_lm" else "This is a <mask>."
-    if recipe.data.corpus:
-        return "four hundred and seventy-one thousand and five"
-    return _EXAMPLES.get(recipe.data.source_language, _ANY_EXAMPLE)
-
-
-def _metadata(facts: dict[str, Any], words: _TaskWords) -> ModelCardData:
+def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardData:
     data = facts["data"]
     licenses = {"license": facts["license"]}
     if facts["license"] == RESEARCH_ONLY:
@@ -208,7 +159,7 @@ def _metadata(facts: dict[str, Any], words: _TaskWords) -> ModelCardData:
         code = re.split("[-_]", data.get(key) or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
-    scores = _eval_results(facts, words)
+    scores = _eval_results(facts, task, words)
     dataset = (data.get("train") or {}).get("dataset")
     return ModelCardData(
         language=languages or None,
@@ -217,14 +168,14 @@ def _metadata(facts: dict[str, Any], words: _TaskWords) -> ModelCardData:
         datasets=[dataset] if dataset else None,
         pipeline_tag=words.pipeline_tag,
         library_name="transformers",
-        tags=words.tags,
-        metrics=[*words.scores] if scores else None,
+        tags=[words.task_type, "vaswani", "transformer", *(["seq2seq"] if len(task.stacks) == 2 else [])],
+        metrics=[*task.metrics] if scores else None,
         model_name=facts["name"] if scores else None,
         eval_results=scores or None,
     )
 
 
-def _eval_results(facts: dict[str, Any], words: _TaskWords) -> list[EvalResult]:
+def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[EvalResult]:
     test = facts["test"]
     test_set = facts["data"].get("test") or {}
     config = test_set.get("config")
@@ -242,7 +193,7 @@ def _eval_results(facts: dict[str, Any], words: _TaskWords) -> list[EvalResult]:
             metric_value=round(test[name], 2),
             metric_args={"signature": test.get(f"{name}_signature"), **facts["decoding"]},
         )
-        for name, title in words.scores.items()
+        for name, title in task.metrics.items()
         if test.get(name) is not None
     ]
 

@@ -90,8 +90,9 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
     if "epoch" in row:
         parts.append(f"epoch {row['epoch']:.2f}")
     if "eval_loss" in row:
-        names = ("loss", "perplexity", "bleu", "chrf", "exact_match")
-        parts += [f"validation {n} {row[f'eval_{n}']:.4g}" for n in names if f"eval_{n}" in row]
+        names = [key.removeprefix("eval_") for key in row if key.startswith("eval_")]
+        names = [name for name in names if name != "seconds" and not name.startswith("raw_")]
+        parts += [f"validation {name} {row[f'eval_{name}']:.4g}" for name in names]
     else:
         parts += [f"loss {row['loss']:.4f}", f"learning rate {row['learning_rate']:.2e}"]
         parts.append(f"{row['tokens_per_second']:,} target tokens/s")

@@ -19,8 +19,6 @@ from ..checkpoint.files import (
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
-    TRANSLATIONS_FILE,
-    TREES_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
     open_to_readers,
@@ -29,14 +27,23 @@ from ..checkpoint.files import (
 from ..checkpoint.manifest import damage, describe, faults_of, read_manifest, seal
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
+from ..tasks import TASKS
 from .checkpoints import refuse_vanished
 from .processes import say
 from .results import draw_curve
 
 # The checkpoint of a finished run is written into this folder of it first.
 FINAL_STAGING_FOLDER = ".staging"
-# What the end of a run writes; users may have files of their own beside these.
-_FINAL_FILES = (*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, TRANSLATIONS_FILE, TREES_FILE)
+
+
+def _outputs_files() -> list[str]:
+    """The files for the outputs on a test set, of all tasks."""
+    return [task.outputs_file for task in TASKS.values() if task.outputs_file]
+
+
+def _final_files() -> list[str]:
+    """The files that the end of a run writes. A user may have other files in the folder."""
+    return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
 def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
@@ -48,7 +55,7 @@ def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, 
         results (str): The content of results.json.
         training_pairs (dict): The digest of the training pairs.
     """
-    paths = {path for pattern in _FINAL_FILES for path in folder.glob(pattern) if path.is_file()}
+    paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
     seal(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
@@ -177,7 +184,7 @@ def mend_run(
             (folder / name).parent.mkdir(exist_ok=True)
             os.replace(staging / name, folder / name)
     shutil.rmtree(staging)
-    if {TRANSLATIONS_FILE, TREES_FILE} & faults.keys():
+    if {*_outputs_files()} & faults.keys():
         score()
     others = faults_of(folder)
     if others:

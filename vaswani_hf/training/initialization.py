@@ -16,18 +16,18 @@ from ..checkpoint.kinds import KINDS, TRANSLATION
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
-from ..data.tokenizer_training import MASK, for_task
+from ..data.tokenizer_training import MASK
 from ..model.configuration_vaswani import nearest_name
 from ..model.translator_vaswani import tags_of
 from ..recipe import Recipe
 from ..recipe.checks import check_recipe
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base, last_part
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TEXT_TASKS, TokenizerSection
+from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS, STACKS, TokenizerSection
+from ..tasks import TASKS
 from .planned_model import planned_config, planned_model
 
 _TABLE = "embed_tokens.weight"
-_STACKS_OF_TASKS = {"translation": STACKS, "parsing": STACKS, "causal_lm": ("decoder",), "masked_lm": ("encoder",)}
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields that a part of a model leaves open for the whole one.
 _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
@@ -89,7 +89,7 @@ def _bases_of(recipe: Recipe) -> dict[str, _Base]:
         ValueError: If one is none of this package, or has no such part.
     """
     given = recipe.model["init_from"]
-    stacks = _STACKS_OF_TASKS[recipe.task]
+    stacks = TASKS[recipe.task].stacks
     if isinstance(given, dict) and given.keys() - set(stacks):
         parts = " or ".join(f"`{stack}`" for stack in stacks)
         raise ValueError(
@@ -195,14 +195,6 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         ValueError: If the recipe asks for others.
     """
     source, target = _tokenizers_for(task, folder, name)
-    if is_tree_tokenizer(target) != (task == "parsing"):
-        words = (
-            "has no vocabulary of trees" if task == "parsing" else "is a parser, whose target vocabulary is of trees"
-        )
-        raise ValueError(
-            f"'{name}', which `model.init_from` begins with, {words}, and cannot lend its tokenizers to a recipe of `task: {task}`; "
-            "train new ones with `tokenizer.keep: false`."
-        )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
@@ -212,7 +204,7 @@ def _kept_tokenizer(section: TokenizerSection, folder: Path, name: str, task: st
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
     }
-    if task == "parsing":
+    if is_tree_tokenizer(target):
         # The symbols of trees are as many as there are.
         del found["target_vocab_size"]
     # One task adds `<mask>` to them, and the others have no use for it.
@@ -246,17 +238,15 @@ def _check_tag(recipe: Recipe, folder: Path, name: str) -> None:
 
 
 def _tokenizers_for(task: str, folder: Path, name: str) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    """The tokenizers of a model as a task needs them."""
     source, target = load_tokenizers(folder, name)
-    if task == "causal_lm":
-        # The decoder's words are those of the target.
-        source = target
-    if task in TEXT_TASKS:
-        one = source if is_tree_tokenizer(source) else for_task(source, task)
-        return one, one
-    if task == "parsing":
-        return source, target
-    both = for_task(source, task)
-    return both, both if target is source else for_task(target, task)
+    try:
+        return TASKS[task].adopt_tokenizers(source, target)
+    except ValueError as error:
+        raise ValueError(
+            f"'{name}', which `model.init_from` begins with, {error}, and cannot lend its tokenizers to a recipe of `task: {task}`; "
+            "train new ones with `tokenizer.keep: false`."
+        ) from None
 
 
 def take_tokenizers(recipe: Recipe, folder: Path) -> bool:
@@ -308,7 +298,7 @@ def begin_with_base(model: PreTrainedModel, recipe: Recipe, corpus: Corpus) -> s
         words.append((base.name, len(ids), len(tokenizer), stack))
     known = sum(ids for _, ids, _, _ in words) / sum(pieces for _, _, pieces, _ in words)
     names = " and ".join(f"'{name}'" for name in loaded)
-    parts = "" if len(words) == len(_STACKS_OF_TASKS[recipe.task]) else f" in the {words[0][3]}"
+    parts = "" if len(words) == len(TASKS[recipe.task].stacks) else f" in the {words[0][3]}"
     verb = "knows" if len(loaded) == 1 else "know"
     is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
     shared = f"; the embedding that encoder and decoder share is that of '{words[-1][0]}'" if is_shared else ""

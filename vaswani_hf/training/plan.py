@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
-from ..recipe.schema import TEXT_TASKS, Recipe, TrainingSection
+from ..recipe.schema import Recipe, TrainingSection
+from ..tasks import TASKS
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
@@ -90,6 +91,7 @@ def plan_run(
     flops["max_length"] = longest
     flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
 
+    has_two_sides = len(TASKS[recipe.task].stacks) == 2
     source_tokens = target_tokens = hours = None
     if steps is not None:
         batches = steps * training.gradient_accumulation_steps
@@ -105,7 +107,7 @@ def plan_run(
         "parameters": parameters_by_part(planned_model(config, recipe.task)),
         "steps": steps,
         "num_train_epochs": training.num_train_epochs,
-        "source_tokens": None if recipe.task in TEXT_TASKS else source_tokens,
+        "source_tokens": source_tokens if has_two_sides else None,
         "target_tokens": target_tokens,
         "flops": flops,
         "memory": {

@@ -4,13 +4,9 @@ from typing import Any
 
 import torch
 
-from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe.schema import Recipe
-
-# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent and 4
-# special tokens.
-PARSER_SYMBOLS = 76
+from ..tasks import TASKS
 
 
 def planned_config(recipe: Recipe) -> VaswaniConfig:
@@ -20,11 +16,10 @@ def planned_config(recipe: Recipe) -> VaswaniConfig:
     the Wall Street Journal.
     """
     tokenizer = recipe.tokenizer
-    target_size = PARSER_SYMBOLS if recipe.task == "parsing" else tokenizer.target_vocab_size
     return VaswaniConfig(
         **{name: value for name, value in recipe.model.items() if name != "init_from"},
         vocab_size=tokenizer.vocab_size,
-        decoder_vocab_size=target_size or tokenizer.vocab_size,
+        decoder_vocab_size=TASKS[recipe.task].planned_target_size(tokenizer),
         share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,
     )
 
@@ -32,4 +27,4 @@ def planned_config(recipe: Recipe) -> VaswaniConfig:
 def planned_model(config: VaswaniConfig, task: str = "translation") -> Any:
     """A model of the class of a task on the meta device, without memory for its weights, which are tied."""
     with torch.device("meta"):
-        return CLASSES_OF_TASKS[task](config)
+        return TASKS[task].model_class(config)

@@ -1,46 +1,26 @@
-"""The results of a run: scores on the test split, results.json, the translations, and the picture of the training.
+"""The results of a run: results.json, the outputs on the test split, and the picture of the training.
 
-Scores are computed in evaluation/; publish/record.py reads what is written here.
+A task computes the scores; publish/record.py reads what is written here.
 """
 
 import dataclasses
 import json
-import math
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import IterableDataset
 from transformers import PreTrainedModel
 
-from ..checkpoint.files import (
-    CURVE_FILE,
-    METRICS_FILE,
-    RECIPE_FILE,
-    RESULTS_FILE,
-    TRANSLATIONS_FILE,
-    TREES_FILE,
-    finite,
-    write_whole,
-)
-from ..checkpoint.loading import load_model
-from ..checkpoint.tokenizers import load_tokenizers
+from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
 from ..data.corpus import Corpus
-from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits
-from ..data.trees import Tree, tree_of
-from ..evaluation.bleu import exact_match_by
-from ..evaluation.evaluate import evaluate_translator
-from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
-from ..parsing.bracketing import evaluate_parser, lines_of
-from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
 from ..recipe.published import published_recipe
-from ..recipe.schema import TEXT_TASKS, EvaluationSection
-from ..translation.translator import Translator
+from ..tasks import TASKS
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
@@ -49,26 +29,12 @@ from .trainer import VaswaniTrainer
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The content of the results.json of a finished run.
-
-    Args:
-        folder (Path): The output folder.
-
-    Returns:
-        dict: The results as `results_of_run` gave them.
-    """
+    """The content of the results.json of a finished run."""
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
 def asked_of(recipe: Recipe) -> dict[str, Any]:
-    """What a finished run may be asked for again, in another way: its length, its final weights, its scores, and on what.
-
-    Args:
-        recipe (Recipe): The run.
-
-    Returns:
-        dict: Values by `section.key`.
-    """
+    """The values, by `section.key`, that may change for a finished run: length, final weights, scores."""
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
     # The data may have moved.
@@ -80,49 +46,34 @@ def asked_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
-    """Writes recipe.yaml, and prints how many pairs or texts of each split were dropped, and what of weighted corpora an epoch has.
-
-    Args:
-        recipe (Recipe): The run.
-        corpus (Corpus): Its counts by split.
-    """
+    """Write recipe.yaml, and print how many examples were dropped and how many an epoch has."""
     write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
-    data, weighted = recipe.data, corpus.weighted
     for split, report in corpus.reports.items():
         if report.read:
-            is_twice = split == "train" and data.both_directions
+            is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Translations of the validation and the test split are scored line by line, without any dropped.
+            # Translations of the validation and the test split are scored line by line, and no line is
+            # dropped.
             name = "validation loss" if split == "validation" else split
-            say(f"{name}{both}: {report.in_words(data.is_text)}")
-    if weighted is None:
+            say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
+    if corpus.weighted is None:
         return
-    names = data.listed("train_source") or data.listed("train_pairs") or data.listed("train_text")
-    columns = (names, data.train_weights, weighted.num_pairs, weighted.num_places)
-    for name, weight, num_pairs, num_places in zip(*columns, strict=True):
-        say(
-            f"train, '{name}': {num_pairs:,} {'texts' if data.is_text else 'pairs'}, {num_places:,} in an epoch (weight {weight:g})"
-        )
+    examples = "texts" if corpus.are_texts else "pairs"
+    columns = (corpus.corpora, corpus.weighted.num_pairs, corpus.weighted.num_places)
+    for (name, weight), num_pairs, num_places in zip(*columns, strict=True):
+        say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
 
 def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
-    """The recipe of a run that was finished earlier, with the licences that are asked for now.
-
-    Args:
-        recipe (Recipe): The run as it is asked for now.
-        recorded (Recipe): The run as it was finished.
-    """
-    data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
+    """The recipe of a finished run, `recorded`, with the licences and the repository of `recipe`."""
+    data = dataclasses.replace(
+        recorded.data, license=recipe.data.license, attribution=recipe.data.attribution
+    )
     return dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
 
 
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """What the training took by the results of a run that had ended at this step; nothing where steps were trained since.
-
-    Args:
-        folder (Path): The output folder.
-        trainer (VaswaniTrainer): The trainer.
-    """
+    """The cost of the training, if the run came to this end before; empty if steps were trained since."""
     try:
         facts = dict(read_results(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -133,14 +84,14 @@ def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
 def results_of_run(
     recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int], before: dict[str, Any]
 ) -> str:
-    """Scores the saved checkpoint on the test split, and draws the picture of the training.
+    """Score the saved checkpoint on the test split, and draw the picture of the training.
 
     Args:
-        recipe (Recipe): The run.
-        trainer (VaswaniTrainer): The trainer after its training.
-        model (PreTrainedModel): The model with its final weights.
-        steps (list): The steps of the checkpoints that these were made of.
-        before (dict): What the training took, where the run had come to this end before; else nothing.
+        recipe: The run.
+        trainer: The trainer after its training.
+        model: The model with its final weights.
+        steps: The steps of the checkpoints whose weights were averaged.
+        before: The cost of the training if the run had come to this end before; otherwise empty.
 
     Returns:
         str: The content of results.json, which is written last and says that the run is finished.
@@ -155,101 +106,32 @@ def results_of_run(
     if scores is not None:
         results["test"] = scores
     results["decoding"] = {}
-    if recipe.task not in TEXT_TASKS:
-        results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
+    if TASKS[recipe.task].translator_class is not None:
+        results["decoding"] = {
+            name: getattr(model.generation_config, name) for name in recipe.decoding.settings()
+        }
     results["asked"] = asked_of(recipe)
     results["data"] = data_facts(recipe.data)
-    if recipe.data.streaming and corpus.reports["train"].read:
-        # A stream is counted while it is read, each epoch again.
-        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(recipe.data.is_text)}")
+    if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
+        # The examples of a stream are counted while they are read, and in each epoch again.
+        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
     return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def score_test_split(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any] | None:
-    """Loads the saved checkpoint, scores it on the test split, and writes its translations or trees.
-
-    Args:
-        recipe (Recipe): The run.
-        trainer (VaswaniTrainer): The trainer after its training.
-
-    Returns:
-        dict: The scores; None without a test split.
-    """
+    """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
     folder, test = Path(recipe.output_dir), trainer.corpus.test_text
     if test is None:
         return None
-    if recipe.task in TEXT_TASKS:
-        return _scores_of_texts(recipe, trainer)
-    if recipe.task == "parsing":
-        return _scores_of_trees(recipe, trainer)
-    translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
-    scores, translations = _test_scores(folder, translator, test, recipe.evaluation)
-    if recipe.data.corpus == "numbers":
-        scores["digits"] = _scores_by_digits(translator, test, translations)
-    return scores
-
-
-def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
-    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["source"]
-    model = load_model(folder, kinds=LANGUAGE_MODELS).to(trainer.args.device)
-    tokenizer, _ = load_tokenizers(folder)
-    scores = evaluate_texts(model, tokenizer, texts, tokens_per_batch=recipe.evaluation.tokens_per_batch)
-    bits = f" · {scores['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in scores else ""
-    say(f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %{bits}")
-    return scores
-
-
-def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
-    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["target"]
-    parser = Parser.from_pretrained(str(folder), device=str(trainer.args.device))
-    gold = [tree_of(text) if text else Tree((), (), ()) for text in texts]
-    scores = evaluate_parser(parser, gold, tokens_per_batch=recipe.evaluation.tokens_per_batch)
-    trees = scores.pop("trees")
-    (folder / TREES_FILE).write_text(lines_of(trees), encoding="utf-8")
-    say(
-        f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall {scores['recall']:.2f} · exact match "
-        f"{scores['exact_match']:.1f} %"
-    )
-    return scores
-
-
-def _test_scores(
-    folder: Path, translator: Translator, text: Dataset, evaluation: EvaluationSection
-) -> tuple[dict[str, Any], list[str]]:
-    # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
-    scores = evaluate_translator(
-        translator,
-        list(text["source"]),
-        list(text["target"]),
-        tokenize=evaluation.tokenize,
-        lowercase=evaluation.lowercase,
-        tokens_per_batch=evaluation.tokens_per_batch,
-    )
-    translations = scores.pop("translations")
-    # A text of JSON or CSV may have several lines, and its translation too.
-    lines = [" ".join(translation.split("\n")) for translation in translations]
-    (folder / TRANSLATIONS_FILE).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    say(
-        f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match {scores['exact_match']:.1f} % · "
-        f"perplexity {scores['perplexity'] or math.nan:.3f}"
-    )
-    return scores, translations
-
-
-def _scores_by_digits(translator: Translator, text: Dataset, translations: list[str]) -> dict[str, dict[str, Any]]:
-    """The exact match per number of digits: of the test split, and of the short numbers that no split holds out."""
-    short = range(SMALLEST_HELD_OUT)
-    sources = [*map(english_words, short), *text["source"]]
-    scores = exact_match_by(
-        [num_digits(source) for source in sources],
-        [*translator.translate(sources[: len(short)]), *translations],
-        [*map(german_words, short), *text["target"]],
-    )
-    exact_matches = " · ".join(f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores.items())
-    say(f"exact match per number of digits: {exact_matches} (trained on all below {SMALLEST_HELD_OUT})")
-    return {str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()}
+    task = TASKS[recipe.task]
+    found = task.score_test_split(folder, test, recipe.data, recipe.evaluation, str(trainer.args.device))
+    if task.outputs_file is not None and found.outputs is not None:
+        (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
+    for line in found.lines:
+        say(line)
+    return found.scores
 
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:
@@ -262,7 +144,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # Machine and versions, below, are those of the last part of a run that was resumed.
+        # The machine and the versions below are those of the last part of a resumed run.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
@@ -270,18 +152,16 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "versions": {
             "vaswani_hf": __version__,
             "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")},
+            **{
+                name: version(name)
+                for name in ("torch", "transformers", "tokenizers", "datasets", "sacrebleu")
+            },
         },
     }
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draws the picture of a run from its log.
-
-    Args:
-        folder (Path): The output folder.
-        step (int): The last step of the run.
-    """
+    """Draw the picture of a run, until this step, from its log."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -290,23 +170,24 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draws training loss, validation loss and, where it was measured, validation BLEU over steps.
-
-    Args:
-        metrics (list): Rows of a metrics.jsonl.
-        path (str or Path): The PNG, which is not written where there is nothing to draw.
-    """
+    """Draw the losses and the validation BLEU over steps, as far as they were measured, into a PNG."""
     # A run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 
-    curves = {"training loss, smoothed": "loss", "validation loss": "eval_loss", "validation BLEU": "eval_bleu"}
+    curves = {
+        "training loss, smoothed": "loss",
+        "validation loss": "eval_loss",
+        "validation BLEU": "eval_bleu",
+    }
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
     right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
     for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
         points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
         if points:
-            (right if name == "eval_bleu" else axes).plot(*zip(*points, strict=True), label=label, color=color)
+            (right if name == "eval_bleu" else axes).plot(
+                *zip(*points, strict=True), label=label, color=color
+            )
     if not any(a.lines for a in (axes, right)):
         return
     if right is not axes:

@@ -31,10 +31,9 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..checkpoint.hub import HubError
-from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import damage, facts_of
-from ..data.corpus import Corpus, load_corpus, pin_dataset
+from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
@@ -42,7 +41,8 @@ from ..publish.push import Destination, check_destination, push_checkpoint
 from ..recipe import Recipe
 from ..recipe.checks import check_training, check_warmup
 from ..recipe.licenses import check_license
-from ..recipe.schema import TEXT_TASKS, PublishingSection
+from ..recipe.schema import PublishingSection
+from ..tasks import TASKS
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
 from .checkpoints import (
@@ -198,7 +198,10 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
-    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, checkpoint, processes, model=model, args=arguments)
+    task = TASKS[recipe.task]
+    trainer = VaswaniTrainer(
+        corpus, training, recipe.evaluation, checkpoint, processes, task=task, model=model, args=arguments
+    )
     trainer.stop = stop
     if training.max_steps is None:
         # Epochs are turned into steps after the corpus was read.
@@ -236,8 +239,8 @@ def _refuse_other_data(recipe: Recipe) -> None:
     """Refuses training data that are not those of a finished run."""
     folder = Path(recipe.output_dir)
     if recorded_end(folder):
-        options: Any = {"new_tokenizers": False, "task": recipe.task}
-        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, **options)
+        load = TASKS[recipe.task].load_corpus
+        corpus = load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
         refuse_other_data(recipe, folder, corpus.digest)
 
 
@@ -265,8 +268,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         new_tokenizers = new_tokenizers and not take_tokenizers(recipe, folder)
-        options: Any = {"new_tokenizers": new_tokenizers, "task": recipe.task}
-        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, **options)
+        load = TASKS[recipe.task].load_corpus
+        return load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
 def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool) -> None:
@@ -297,7 +300,7 @@ def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     Raises:
         ValueError: If there are no such data or no such model, or the data does not allow the licence.
     """
-    data = pin_dataset(recipe.data, earlier.data if earlier else None)
+    data = TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None)
     recipe = with_base(dataclasses.replace(recipe, data=data), earlier)
     # The card of a dataset on the Hub may state a licence.
     check_license(recipe.publishing.license, recipe.data.license)
@@ -367,9 +370,9 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
         eos_token_id=target.eos_token_id,
         decoder_start_token_id=target.bos_token_id,
     )
-    model = CLASSES_OF_TASKS[recipe.task](config)
-    if recipe.task in TEXT_TASKS:
-        # One goes on as its user asks, the other generates nothing.
+    task = TASKS[recipe.task]
+    model: Any = task.model_class(config)
+    if task.translator_class is None:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
     # transformers leaves out fields that it does not know unless they are allowed.

@@ -27,15 +27,13 @@ from ..data.batching import TokenBudgetSampler, cut_into_parts
 from ..data.columns import PairRows, pair_lengths
 from ..data.corpus import Corpus
 from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
-from ..evaluation.bleu import score_translations
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
 from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
 from ..recipe.schema import EvaluationSection, TrainingSection
-from ..translation.translator import Translator
+from ..tasks import Task
 from .checkpoints import (
     STAGING_FOLDER,
     checkpoints_until,
@@ -86,6 +84,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         evaluation (EvaluationSection): The scores of the validation.
         checkpoint (Path, optional): The checkpoint that the run continues from.
         processes (Processes, optional): All processes of the run.
+        task (Task): Computes the scores of the validation other than the loss.
         **kwargs: Passed to Seq2SeqTrainer.
     """
 
@@ -100,9 +99,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         evaluation: EvaluationSection,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
+        *,
+        task: Task,
         **kwargs: Any,
     ):
         self.corpus, self.training, self.evaluation = corpus, training, evaluation
+        self.task = task
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The batches that this process, or an equal share of the processes before it was resumed, has computed.
@@ -228,8 +230,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step, parts = super().training_step, [inputs]
         # Without the count of all tokens the loss of a part would be a mean of its own.
         if self.positions_of_a_part is not None and num_items_in_batch is not None:
-            is_text = not self.model.config.is_encoder_decoder
-            parts = cut_into_parts(inputs, self.positions_of_a_part, is_text=is_text)
+            parts = cut_into_parts(inputs, self.positions_of_a_part, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
             # Processes add up their gradients once, after the last part.
@@ -375,11 +376,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
             what = f"The validation loss of step {step:,} is not finite"
             raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
-        if self.evaluation.validation_bleu and self.corpus.validation_text is not None:
-            shares = self._shares(lambda: self._translated(model, self.corpus.validation_text))
+        pairs = self.corpus.validation_text
+        if self.task.validation_metrics(self.evaluation) and pairs is not None:
+            shares = self._shares(lambda: self._outputs(model, pairs))
             if not shares:
                 return {}
-            metrics |= self._validation_scores(shares, self.corpus.validation_text)
+            outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
+            metrics |= self.task.validation_scores(outputs, list(pairs["target"]), self.evaluation)
         return metrics
 
     def _validation_batches(self) -> DataLoader:
@@ -408,23 +411,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return []
         return shares
 
-    def _translated(self, model: VaswaniForSeq2SeqLM, pairs: Any) -> list[tuple[int, str]]:
-        translator = Translator(model.eval(), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        shares = range(self.args.process_index, len(pairs), self.args.world_size)
-        budget = self.evaluation.tokens_per_batch
-        translated = translator.translate(pairs[shares]["source"], tokens_per_batch=budget, num_beams=1)
-        return list(zip(shares, translated, strict=True))
-
-    def _validation_scores(self, shares: list[list[tuple[int, str]]], pairs: Any) -> dict[str, float]:
-        evaluation = self.evaluation
-        ordered = sorted(pair for share in shares for pair in share)
-        scores = score_translations(
-            [translation for _, translation in ordered],
-            [target.strip() for target in pairs["target"]],
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-        )
-        return {name: float(scores[name]) for name in ("bleu", "chrf", "exact_match")}
+    def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
+        """The rows of the validation split that this process computes, and their outputs."""
+        rows = range(self.args.process_index, len(pairs), self.args.world_size)
+        outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
+        return list(zip(rows, outputs, strict=True))
 
 
 def training_arguments(

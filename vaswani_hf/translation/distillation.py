@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from datasets import Dataset
 from ..checkpoint.files import CHECKPOINT_FILES, recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
-from ..data.corpus import load_split, naming_the_split, pin_dataset
+from ..data.corpus import naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..model.requests_vaswani import Request
 from ..model.scoring_vaswani import Translation
@@ -42,22 +42,20 @@ class DistillationJob(Job):
 
     Attributes:
         recipe (Recipe): Its training sources are translated.
+        load_split (Callable): `Task.load_split` of the task of the recipe.
         output (str): A file of JSON lines.
         keep_references (bool): The real pairs are written too.
         resume (bool): An output that is there is continued.
     """
 
     recipe: Recipe
+    load_split: Callable[..., Any]
     output: str
     keep_references: bool = False
     resume: bool = False
 
     def __post_init__(self):
         super().__post_init__()
-        if self.recipe.task != "translation":
-            raise ValueError(
-                f"`vaswani distill` is for recipes of `task: translation`, but `task` is {self.recipe.task}; give another recipe."
-            )
         if len(set(self.languages)) < len(self.languages):
             raise ValueError(
                 f"`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but "
@@ -121,7 +119,7 @@ def distill(job: DistillationJob) -> str:
         if data.dataset_revision is not None:
             record["dataset_revision"] = data.dataset_revision
         data = _seen_in_training(data)
-        pairs: Any = naming_the_split("train", load_split, data, "train", job.recipe.seed)
+        pairs: Any = naming_the_split("train", job.load_split, data, "train", job.recipe.seed)
         done, end = _kept(job, pairs)
         file.keep(end)
         counts = _write(job, file, pairs, None if end else record, done, prefixes.pop())

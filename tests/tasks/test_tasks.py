@@ -1,0 +1,46 @@
+"""The table of tasks is the only place that knows which tasks there are."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import vaswani_hf
+from vaswani_hf.recipe.schema import TokenizerSection
+from vaswani_hf.tasks import TASKS, Task
+
+PACKAGE = Path(vaswani_hf.__file__).parent
+
+
+def comparisons_of(source: str) -> list[int]:
+    """The lines that compare a task with something."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if any("task" in (getattr(side, "attr", None), getattr(side, "id", None)) for side in sides):
+            lines.append(node.lineno)
+    return lines
+
+
+def test_no_other_code_asks_which_task_a_run_has():
+    assert comparisons_of("if recipe.task == 'parsing':\n    pass") == [1]
+    found = {
+        str(path.relative_to(PACKAGE)): comparisons_of(path.read_text()) for path in PACKAGE.rglob("*.py")
+    }
+    # In a recipe the keys still belong to tasks by a table of names.
+    assert {name for name, lines in found.items() if lines} <= {
+        "recipe/checks.py",
+        "recipe/schema.py",
+        "recipe/tasks.py",
+    }
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_task_states_what_other_code_needs(task):
+    missing = [name for name in Task.__annotations__ if not hasattr(task, name)]
+    assert not missing and TASKS[task.name] is task
+    assert task.planned_target_size(TokenizerSection(vocab_size=300)) > 0
+    # A model without a record has a card too.
+    words = task.card_words({}, None, {}, "user/name")
+    assert "known" in words.ability and "None" not in words.ability
+    assert words.example and not words.scores

@@ -1,0 +1,12 @@
+"""The tasks of a recipe. `TASKS[recipe.task]` is all that other code knows of a task."""
+
+from .base import CardWords, Scores, Task
+from .language_modeling import CausalLanguageModeling, MaskedLanguageModeling
+from .parsing import Parsing
+from .translation import Translation
+
+TASKS: dict[str, Task] = {
+    task.name: task for task in (Translation(), CausalLanguageModeling(), MaskedLanguageModeling(), Parsing())
+}
+
+__all__ = ["TASKS", "CardWords", "Scores", "Task"]

@@ -1,0 +1,411 @@
+"""Language modelling: plain text trains a decoder (causal) or an encoder (masked).
+
+Legend of shapes: B texts of a batch, L length of a text in tokens.
+"""
+
+import copy
+import math
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, IterableDataset
+from tokenizers import processors
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from ..checkpoint.kinds import KINDS, TRANSLATION
+from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
+from ..data.batching import PairCollator
+from ..data.corpus import (
+    Corpus,
+    encode_corpus,
+    join_corpora,
+    load_dataset_split,
+    load_splits,
+    pin_dataset,
+    refuse_unusable,
+    split_name,
+)
+from ..data.corpus_cache import write_tokenizers
+from ..data.lines import read_lines
+from ..data.reading import PairSource, load_pairs
+from ..data.tokenizer_training import TextForm, in_form, train_on_sides
+from ..data.toy_corpora import number_split
+from ..evaluation.evaluate import perplexity
+from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
+from ..model.loss_vaswani import IGNORED_LABEL
+from ..model.translator_vaswani import TOKENIZING, batches_by_length
+from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..translation.translator import checked_device
+from .base import CardWords, Scores, Task, Tokenizers, language_of
+
+logger = logging.get_logger(__name__)
+
+# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted; 80 % of them are hidden, 10 % replaced at
+# random.
+PREDICTED_RATE = 0.15
+HIDDEN_RATE = 0.8
+REPLACED_RATE = 0.1
+# The model types of language models.
+LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
+
+
+class LanguageModeling(Task):
+    """Plain text, each line or entry of which is one text. Source and target of a pair are the same text.
+
+    Attributes:
+        form: The marks that the tokenizer adds to a text.
+        hub_task: The task in the Hub's terms, and its pipeline.
+        hub_name: The task for people.
+        ability: What the model does with texts, for its card.
+        examples: Inputs for the snippets of the card: for the corpus of number words, and for other texts.
+        scored_tokens: What the scored tokens are, for the card.
+    """
+
+    data_settings = DataSection
+    translator_class = None
+    metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
+    form: TextForm
+    hub_task: str
+    hub_name: str
+    ability: str
+    examples: tuple[str, str]
+    scored_tokens = ""
+
+    def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+        """The tokenizer that encodes the texts of the corpus."""
+        return tokenizer
+
+    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+        """Pads texts and sets their labels."""
+        raise NotImplementedError
+
+    def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels and the logits [B, L, V] that predict them."""
+        return labels, logits
+
+    def pin_data(self, data: DataSection, earlier: DataSection | None) -> DataSection:
+        return pin_dataset(data, earlier)
+
+    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+        streaming = data.streaming and split == "train"
+        if data.corpus:
+            numbers = number_split(data.numbers_train_size, seed, split)
+            texts = [f"{pair['source']} = {pair['target']}" for pair in numbers]
+            rows = [{"source": text, "target": text} for text in texts]
+            return load_pairs(PairSource(dataset=rows, streaming=streaming))
+        if split == "train" and data.train_weights:
+            return join_corpora([PairSource(text_file=file) for file in data.listed("train_text")])
+        if (text_file := getattr(data, f"{split}_text")) is not None:
+            return load_pairs(PairSource(text_file=text_file, streaming=streaming))
+        return load_dataset_split(data, split, data.text_column, data.text_column)
+
+    def load_corpus(
+        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+    ) -> Corpus:
+        texts = load_splits(self.load_split, _check_split, data, seed)
+        if new_tokenizers:
+            train = partial(_train_tokenizers, form=self.form)
+            write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
+        own, _ = load_tokenizers(folder)
+        return encode_corpus(
+            texts,
+            (own, own),
+            (self.collator(own, seed), self.collator(own, 0)),
+            max_length=data.max_length,
+            num_proc=data.num_proc,
+            seed=seed,
+            text_encoder=self.training_encoder(own),
+            corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
+        )
+
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
+        # The decoder of a translation model knows the target language, the encoder the source language.
+        tokenizer = target if self.stacks == ("decoder",) else source
+        if is_tree_tokenizer(tokenizer):
+            raise ValueError("is a parser, whose target vocabulary is of trees")
+        own = in_form(tokenizer, self.form)
+        return own, own
+
+    def score_test_split(
+        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+    ) -> Scores:
+        model = load_model(folder, kinds=LANGUAGE_MODELS).to(device)
+        tokenizer, _ = load_tokenizers(folder)
+        scores = evaluate_texts(
+            model, tokenizer, test["source"], tokens_per_batch=evaluation.tokens_per_batch
+        )
+        line = f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %"
+        if "bits_per_byte" in scores:
+            line += f" · {scores['bits_per_byte']:.4f} bits per byte"
+        return Scores(scores, [line])
+
+    def card_words(
+        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+    ) -> CardWords:
+        example_of_numbers, example = self.examples
+        scores = []
+        if test.get("perplexity") is not None:
+            scores += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
+        if test.get("bits_per_byte"):
+            scores.append(f"{test['bits_per_byte']:.4f} bits per byte")
+        num_texts, num_tokens = test.get("texts") or 0, test.get("tokens") or 0
+        return CardWords(
+            task_type=self.hub_task,
+            task_name=self.hub_name,
+            pipeline_tag=self.hub_task,
+            pipeline=self.hub_task,
+            model=f"The {self.stacks[0]} of the Transformer in",
+            ability=f"{self.ability} texts in {language_of(facts)}.",
+            example=example_of_numbers if data is not None and data.corpus else example,
+            toy_use=(
+                "It knows English number words below one million with the German ones behind them, to show "
+                "how the package works. It has seen\nnothing else and is good for nothing else."
+            ),
+            work="reads texts",
+            warning=(
+                "What it writes can be fluent and wrong. Nothing was done against what is offensive or "
+                "one-sided in the training data. Where a\n  mistake does harm, a person has to check."
+            ),
+            scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
+            scores=scores,
+            examples="texts",
+            tokens="predicted",
+        )
+
+
+class CausalLanguageModeling(LanguageModeling):
+    """A decoder predicts every token but the first, `<s>`, from the tokens before it."""
+
+    name = "causal_lm"
+    model_class = VaswaniForCausalLM
+    stacks = ("decoder",)
+    form = TextForm(begins_with_a_space=False, is_open=True)
+    hub_task = "text-generation"
+    hub_name = "Text generation"
+    ability = ", without its attention to a source, as a language model: it goes on with"
+    examples = ("twenty-three =", "This is a")
+
+    def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+        """A copy of the tokenizer that also ends a text, with `</s>`."""
+        closed = copy.deepcopy(tokenizer)
+        begin, end = tokenizer.bos_token, tokenizer.eos_token
+        ids = [(begin, tokenizer.bos_token_id), (end, tokenizer.eos_token_id)]
+        closed.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A {end}", special_tokens=ids
+        )
+        return closed
+
+    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+        return CausalCollator(tokenizer.pad_token_id)
+
+    def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return labels[:, 1:], logits[:, :-1]
+
+
+class MaskedLanguageModeling(LanguageModeling):
+    """An encoder finds hidden tokens (Devlin et al. 2019, Section 3.1)."""
+
+    name = "masked_lm"
+    model_class = VaswaniForMaskedLM
+    stacks = ("encoder",)
+    form = TextForm(begins_with_a_space=False, has_mask=True)
+    hub_task = "fill-mask"
+    hub_name = "Filling in hidden tokens"
+    ability = " as a language model: it fills in hidden tokens of"
+    examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
+    scored_tokens = ", 15 % of all, which were hidden"
+
+    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+        return MaskingCollator(tokenizer, seed)
+
+
+def _check_split(texts: Dataset, data: DataSection, split: str) -> None:
+    fault = f"must hold text, but each of {len(texts):,} is empty."
+    max_length = None if split == "test" else data.max_length
+    refuse_unusable(texts, split_name(data, split), max_length, fault)
+
+
+def _train_tokenizers(
+    section: TokenizerSection, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
+) -> Tokenizers:
+    tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
+    return tokenizer, tokenizer
+
+
+class CausalCollator(PairCollator):
+    """Pads texts whose every token but the first, `<s>`, is a label."""
+
+    def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
+        ids = np.array(example["labels"])
+        # The number of labels is the number of predicted tokens.
+        return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
+
+
+class MaskingCollator(PairCollator):
+    """Pads texts and hides some of their tokens, at least one of each text (Devlin et al. 2019, Section 3.1).
+
+    Seed, epoch and text decide which tokens are hidden and what replaces them. A resumed run therefore sees
+    the same batches, and the number of workers does not matter. In validation there is no epoch, and the
+    hidden tokens are always the same.
+
+    Args:
+        tokenizer: A tokenizer with a `mask_token`.
+        seed: It decides what is hidden.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
+        super().__init__(tokenizer.pad_token_id, seed=seed)
+        self._mask_token_id = tokenizer.mask_token_id
+        special = set(tokenizer.all_special_ids)
+        self._special_ids = np.array(sorted(special))
+        self._other_ids = np.array(
+            [token_id for token_id in range(len(tokenizer)) if token_id not in special]
+        )
+
+    def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
+        ids = np.array(example["input_ids"])
+        content = zlib.crc32(np.ascontiguousarray(ids, "<i4"))
+        rng = np.random.default_rng([self._seed, example.get("epoch", 0), example.get("copy", 0), content])
+        places = np.flatnonzero(~np.isin(ids, self._special_ids))
+        labels = np.full(len(ids), IGNORED_LABEL)
+        if len(places):
+            predicted = rng.permutation(places)[: max(1, round(PREDICTED_RATE * len(places)))]
+            labels[predicted] = ids[predicted]
+            draw = rng.random(len(predicted))
+            ids[predicted[draw < HIDDEN_RATE]] = self._mask_token_id
+            replaced = predicted[(draw >= HIDDEN_RATE) & (draw < HIDDEN_RATE + REPLACED_RATE)]
+            ids[replaced] = rng.choice(self._other_ids, len(replaced))
+        return ids, labels
+
+
+def _task_of(model: PreTrainedModel) -> LanguageModeling:
+    return CausalLanguageModeling() if isinstance(model, VaswaniForCausalLM) else MaskedLanguageModeling()
+
+
+@torch.inference_mode()
+def evaluate_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: list[str],
+    *,
+    tokens_per_batch: int = 4096,
+) -> dict[str, Any]:
+    """The scores of a language model on texts.
+
+    A causal model predicts every token and the end. A masked model is scored on its hidden tokens, 15 % of
+    all tokens, which are the same in every evaluation of the same texts.
+
+    Args:
+        model: A `VaswaniForCausalLM` or `VaswaniForMaskedLM`.
+        tokenizer: Its tokenizer.
+        texts: Texts. Empty ones are left out, and a warning counts them.
+        tokens_per_batch: Positions of a batch, padding included (tokens).
+
+    Returns:
+        dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens
+            whose most likely token
+        is right), `tokens` predicted, `texts`, `seconds`. A causal model also has `bits_per_byte` of the text
+        with the end of each line, which can be compared between vocabularies.
+
+    Raises:
+        ValueError: If there is no text, or the logits are not finite.
+    """
+    task = _task_of(model)
+    start = time.perf_counter()
+    nats = 0.0
+    hits = tokens = num_bytes = num_texts = 0
+    was_training = model.training
+    model.eval()
+    for batch, of_batch in _batches(task, model, tokenizer, texts, tokens_per_batch):
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        outputs = model(**batch, num_items_in_batch=1)
+        nats += outputs.loss.item()
+        labels, logits = task.predictions(batch["labels"], outputs.logits)
+        hits += int((logits.argmax(dim=-1) == labels).sum())
+        tokens += int((labels != IGNORED_LABEL).sum())
+        num_texts += len(of_batch)
+        # The end of a line is a byte.
+        num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
+    model.train(was_training)
+    if not tokens:
+        raise ValueError("There must be at least one text to evaluate, but there is none.")
+    if not math.isfinite(nats):
+        raise ValueError(
+            "The model's logits are NaN or infinite: its weights are damaged, or too large for their dtype; "
+            "try bfloat16 or float32."
+        )
+    scores = {"loss": nats / tokens, "perplexity": perplexity(nats / tokens), "accuracy": 100 * hits / tokens}
+    if isinstance(task, CausalLanguageModeling):
+        scores["bits_per_byte"] = nats / math.log(2) / num_bytes
+    return scores | {"tokens": tokens, "texts": num_texts, "seconds": time.perf_counter() - start}
+
+
+def _batches(
+    task: LanguageModeling,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: list[str],
+    tokens_per_batch: int,
+) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
+    """Batches of texts of similar lengths, and the texts of each batch."""
+    encoder = task.training_encoder(tokenizer)
+    is_learned = model.config.position_embedding == "learned"
+    longest = model.config.max_position_embeddings if is_learned else sys.maxsize
+    with TOKENIZING:
+        given = [text.strip() for text in texts if text.strip()]
+        encoded = encoder(given, verbose=False)["input_ids"] if given else []
+    if len(given) < len(texts):
+        logger.warning(f"{len(texts) - len(given):,} of {len(texts):,} texts are empty and are left out.")
+    kept = [row for row, ids in enumerate(encoded) if len(ids) <= longest]
+    if len(kept) < len(encoded):
+        logger.warning(f"{len(encoded) - len(kept)} texts longer than {longest} tokens are left out.")
+    collator = task.collator(tokenizer, seed=0)
+    for rows in batches_by_length([encoded[row] for row in kept], tokens_per_batch):
+        chosen = [kept[row] for row in rows]
+        batch = collator([{"input_ids": encoded[row], "labels": encoded[row]} for row in chosen])
+        yield batch, [given[row] for row in chosen]
+
+
+def evaluate_text_file(
+    name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
+) -> dict[str, Any]:
+    """The scores of a language model, by its name, on a file with texts, one per line; see `evaluate_texts`."""
+    texts = list(read_lines(path))
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"{path} must hold texts, one a line, but is empty.")
+    folder = checkpoint_folder(name)
+    check_config(folder, name, tuple(KINDS))
+    tokenizer, of_target = load_tokenizers(folder, name)
+    if is_tree_tokenizer(of_target):
+        raise ValueError(
+            f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`."
+        )
+    precision = {} if dtype is None else {"dtype": dtype}
+    place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(folder, name, LANGUAGE_MODELS, **precision).to(place)
+    return evaluate_texts(model, tokenizer, texts, tokens_per_batch=tokens_per_batch)
+
+
+def scores_of_texts_as_text(results: dict[str, Any]) -> str:
+    """The scores of `evaluate_texts`, one per line."""
+    lines = [
+        f"perplexity per token {results['perplexity']:.3f}",
+        f"accuracy {results['accuracy']:.2f} % of {results['tokens']:,} predicted tokens",
+    ]
+    if "bits_per_byte" in results:
+        lines.append(f"bits per byte {results['bits_per_byte']:.4f}")
+    speed = results["texts"] / results["seconds"]
+    lines.append(f"{results['texts']:,} texts in {results['seconds']:.1f} s, {speed:.1f} texts/s")
+    return "\n".join(lines)

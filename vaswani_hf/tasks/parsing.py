@@ -1,0 +1,215 @@
+"""Constituency parsing (Section 6.3): sentences and their trees train an encoder and a decoder."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset, Features
+from datasets.exceptions import DatasetGenerationError
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from ..checkpoint.files import TREES_FILE, naming_the_folder
+from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
+from ..data.batching import PairCollator
+from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable, split_name
+from ..data.corpus_cache import write_tokenizers
+from ..data.reading import CACHE_REMEDY, TEXT_FEATURES, PairSource, load_pairs
+from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_on_sides, with_transformers_interface
+from ..data.toy_corpora import tree_split
+from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..parsing.bracketing import evaluate_parser, lines_of
+from ..parsing.parser import Parser
+from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..version import __version__
+from .base import CardWords, Scores, Task, Tokenizers, language_of
+
+# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent
+# and 4 special tokens.
+_WALL_STREET_JOURNAL_SYMBOLS = 76
+# The tokenizer reads `(NN dog)` as `NN`. These patterns match what it removes: the bracket before the tag,
+# and the word with the bracket after it.
+_BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
+_AFTER_TAG = r" [^() ]+\)"
+
+
+class Parsing(Task):
+    """Sentences and their constituency trees, each of which is one line of brackets."""
+
+    name = "parsing"
+    data_settings = DataSection
+    model_class = VaswaniForSeq2SeqLM
+    translator_class = Parser
+    outputs_file = TREES_FILE
+    metrics = {"f1": "labelled bracketing F1"}
+
+    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | None:
+        if data.corpus:
+            trees = tree_split(data.trees_train_size, seed, split)
+            return load_pairs(PairSource(dataset=[_pair_of(tree) for tree in trees]))
+        files = data.listed(f"{split}_trees")
+        return load_treebank(files) if files else None
+
+    def load_corpus(
+        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+    ) -> Corpus:
+        texts = load_splits(self.load_split, _check_split, data, seed)
+        if new_tokenizers:
+            write_tokenizers(
+                _train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name
+            )
+        tokenizers = load_tokenizers(folder)
+        collator = PairCollator(tokenizers[0].pad_token_id)
+        return encode_corpus(
+            texts,
+            tokenizers,
+            (collator, collator),
+            max_length=data.max_length,
+            num_proc=data.num_proc,
+            seed=seed,
+        )
+
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
+        if not is_tree_tokenizer(target):
+            raise ValueError("has no vocabulary of trees")
+        return source, target
+
+    def planned_target_size(self, tokenizer: TokenizerSection) -> int:
+        return _WALL_STREET_JOURNAL_SYMBOLS
+
+    def score_test_split(
+        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+    ) -> Scores:
+        parser = Parser.from_pretrained(str(folder), device=device)
+        gold = [tree_of(text) if text else Tree((), (), ()) for text in test["target"]]
+        scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
+        trees = scores.pop("trees")
+        line = (
+            f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
+            f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
+        )
+        return Scores(scores, [line], lines_of(trees))
+
+    def card_words(
+        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+    ) -> CardWords:
+        example = "the dog sees the cat ."
+        scores = []
+        if test.get("f1") is not None:
+            scores = [
+                f"F1 {test['f1']:.2f}, precision {test['precision']:.2f}, recall {test['recall']:.2f}",
+                f"exact match {test['exact_match']:.2f} %",
+            ]
+        return CardWords(
+            task_type="constituency-parsing",
+            task_name="Constituency parsing",
+            ability=f" that gives sentences in {language_of(facts)} their constituency trees (Section 6.3).",
+            example=example,
+            snippet=(
+                "from vaswani_hf.parsing import Parser\n\n"
+                f'parser = Parser.from_pretrained("{repo_id}")\n'
+                f'print(parser("{example}"))'
+            ),
+            snippet_note=(
+                "The parser keeps the trees well-formed and over exactly the words of the sentence. Words "
+                "are what white space separates, and\nhave to be tokenized as in the treebank, punctuation "
+                "by itself."
+            ),
+            toy_use=(
+                "It parses the sentences of a small grammar, to show how the package works. It has seen "
+                "nothing else and is good for nothing else."
+            ),
+            work="parses sentence by sentence",
+            warning="A tree can be well-formed and wrong. Where a mistake does harm, a person has to check.",
+            scored=f"{test.get('sentences') or 0:,} sentences",
+            scored_how=", labelled brackets by the rules of evalb",
+            scores=scores,
+            examples="trees",
+        )
+
+
+def _pair_of(tree: Tree) -> dict[str, str]:
+    return {"source": tree.sentence, "target": str(tree)}
+
+
+def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
+    fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
+    max_length = None if split == "test" else data.max_length
+    refuse_unusable(pairs, split_name(data, split), max_length, fault)
+
+
+def load_treebank(names: list[str]) -> Dataset:
+    """The trees of files, which `tree_files` describes, as the columns `source` and `target`.
+
+    Both are empty for a tree of traces. The files are read once, into the cache of `datasets`.
+
+    Raises:
+        ValueError: If a file is not a treebank.
+        OSError: If a file does not exist, or the disk of the cache is full.
+    """
+    files = tree_files(names)
+    stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
+    # `datasets` splits lists into shards, but not tuples.
+    arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
+    try:
+        with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+            return Dataset.from_generator(_tree_pairs, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
+    except DatasetGenerationError as error:
+        # The cause names the file and the line, the error of `datasets` does not.
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+
+
+def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
+    """The pairs of files. The hash that `datasets` computes of the arguments changes with `cache_key`."""
+    for file in files:
+        for tree in read_treebank(file):
+            yield _pair_of(tree)
+
+
+def _train_tokenizers(section: TokenizerSection, pairs: Dataset, model_max_length: int) -> Tokenizers:
+    """Byte-level BPE for the sentences, and the symbols of the trees."""
+    source = train_on_sides(section, pairs, ("source",), model_max_length)
+    return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
+
+
+def train_tree_tokenizer(
+    trees: Iterable[str], model_max_length: int | None = None
+) -> PreTrainedTokenizerFast:
+    """The target tokenizer of a parser. Its vocabulary is the symbols of some trees, each on one line.
+
+    It reads `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` and writes `(S (NP DT NN ) (VP VBZ ) )`, because
+    the words are known from the sentence. `</s>` ends every tree. An unknown label or tag is `<unk>`.
+    """
+    backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(_BEFORE_TAG), ""), normalizers.Replace(Regex(_AFTER_TAG), "")]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\)"), "isolated"), pre_tokenizers.WhitespaceSplit()]
+    )
+    vocabulary = [*SPECIAL_TOKENS, CLOSE, *_symbols_by_frequency(trees, backend.normalizer)]
+    token_ids = {symbol: token_id for token_id, symbol in enumerate(vocabulary)}
+    backend.model = models.WordLevel(token_ids, unk_token="<unk>")
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
+    )
+    tokenizer = with_transformers_interface(backend, model_max_length)
+    # transformers saves these arguments with a tokenizer and passes them to the tokenizer that it loads.
+    tokenizer.init_kwargs[TREE_MARK] = True
+    return tokenizer
+
+
+def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
+    """All labels with their brackets, and all tags."""
+    counts: Counter[str] = Counter()
+    for tree in trees:
+        symbols = normalizer.normalize_str(tree)
+        counts.update(symbols.replace(CLOSE, f" {CLOSE} ").split())
+    return sorted(counts.keys() - {CLOSE, *SPECIAL_TOKENS}, key=lambda symbol: (-counts[symbol], symbol))

@@ -1,0 +1,321 @@
+"""Translation: sentence pairs train an encoder and a decoder. BLEU and chrF score the translations."""
+
+import dataclasses
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
+from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
+from ..data.batching import PairCollator
+from ..data.bpe_dropout import BpeDropout
+from ..data.corpus import (
+    Corpus,
+    encode_corpus,
+    join_corpora,
+    load_dataset_split,
+    load_splits,
+    pin_dataset,
+    refuse_unusable,
+    split_name,
+)
+from ..data.corpus_cache import write_tokenizers
+from ..data.lines import refuse_blank
+from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
+from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
+from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
+from ..evaluation.bleu import exact_match_by, score_translations
+from ..evaluation.evaluate import evaluate_translator
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..translation.translator import Translator
+from .base import CardWords, Scores, Task, Tokenizers
+
+# The sentences that the snippets of a card translate, by the source language; none is from a corpus.
+_EXAMPLES = {
+    "en": "The model reads the whole sentence at once.",
+    "de": "Das Modell liest den ganzen Satz auf einmal.",
+    "fr": "Le modèle lit toute la phrase en une seule fois.",
+}
+_ANY_EXAMPLE = "Put a sentence of the source language here."
+_VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
+
+
+class Translation(Task):
+    """Sentence pairs: the task of the paper (Section 6.1)."""
+
+    name = "translation"
+    data_settings = DataSection
+    model_class = VaswaniForSeq2SeqLM
+    outputs_file = TRANSLATIONS_FILE
+    metrics = {"bleu": "BLEU", "chrf": "chrF"}
+
+    def pin_data(self, data: DataSection, earlier: DataSection | None) -> DataSection:
+        pinned = pin_dataset(data, earlier)
+        return _with_credit_for_teachers(pinned)
+
+    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+        streaming = data.streaming and split == "train"
+        if data.corpus:
+            pairs = number_split(data.numbers_train_size, seed, split)
+            return load_pairs(PairSource(dataset=pairs, streaming=streaming))
+        if split == "train" and data.train_weights:
+            return join_corpora(_sources_of_corpora(data))
+        if (source_file := getattr(data, f"{split}_source")) is not None:
+            target_file = getattr(data, f"{split}_target")
+            return load_pairs(PairSource(source_file, target_file, streaming=streaming))
+        source, target = data.source_language, data.target_language
+        if (pairs_file := getattr(data, f"{split}_pairs")) is not None:
+            languages = {"source_language": source, "target_language": target}
+            return load_pairs(PairSource(pairs_file=pairs_file, streaming=streaming, **languages))
+        return load_dataset_split(data, split, source, target)
+
+    def load_corpus(
+        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+    ) -> Corpus:
+        texts = load_splits(self.load_split, _check_split, data, seed)
+        tags = (direction_tag(data.source_language),) if data.both_directions else ()
+        if new_tokenizers:
+            train = partial(train_tokenizers, tags=tags)
+            write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
+        source_tokenizer, target_tokenizer = load_tokenizers(folder)
+        for tag in tags:
+            texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
+        rate = tokenizer.bpe_dropout
+        train_collator = PairCollator(
+            source_tokenizer.pad_token_id,
+            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
+            if rate
+            else None,
+            seed=seed,
+            max_length=data.max_length,
+        )
+        return encode_corpus(
+            texts,
+            (source_tokenizer, target_tokenizer),
+            (train_collator, PairCollator(source_tokenizer.pad_token_id)),
+            max_length=data.max_length,
+            num_proc=data.num_proc,
+            seed=seed,
+            max_length_ratio=data.max_length_ratio,
+            keep_text=rate > 0,
+            both_directions=data.both_directions,
+            corpora=_weights_of_corpora(data),
+        )
+
+    def adopt_tokenizers(
+        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
+    ) -> Tokenizers:
+        if is_tree_tokenizer(target):
+            raise ValueError("is a parser, whose target vocabulary is of trees")
+        own_source = in_form(source, SENTENCE)
+        return own_source, own_source if target is source else in_form(target, SENTENCE)
+
+    def validation_metrics(self, evaluation: EvaluationSection) -> tuple[str, ...]:
+        return _VALIDATION_METRICS if evaluation.validation_bleu else ()
+
+    def validation_outputs(
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: EvaluationSection
+    ) -> list[str]:
+        translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
+        # A greedy search is enough to compare the steps of a run.
+        return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
+
+    def validation_scores(
+        self, outputs: list[str], targets: list[str], evaluation: EvaluationSection
+    ) -> dict[str, float]:
+        scores = score_translations(
+            outputs,
+            [target.strip() for target in targets],
+            tokenize=evaluation.tokenize,
+            lowercase=evaluation.lowercase,
+        )
+        return {name: float(scores[name]) for name in _VALIDATION_METRICS}
+
+    def score_test_split(
+        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+    ) -> Scores:
+        translator = Translator.from_pretrained(str(folder), device=device)
+        # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
+        scores = evaluate_translator(
+            translator,
+            list(test["source"]),
+            list(test["target"]),
+            tokenize=evaluation.tokenize,
+            lowercase=evaluation.lowercase,
+            tokens_per_batch=evaluation.tokens_per_batch,
+        )
+        translations = scores.pop("translations")
+        lines = [
+            f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
+            f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
+        ]
+        if data.corpus:
+            scores["digits"] = _scores_by_digits(translator, test, translations)
+            by_digits = " · ".join(
+                f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items()
+            )
+            lines.append(
+                f"exact match per number of digits: {by_digits} (trained on all below {SMALLEST_HELD_OUT})"
+            )
+        # A text of JSON or CSV may have several lines, and its translation too.
+        outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
+        return Scores(scores, lines, "".join(outputs))
+
+    def card_words(
+        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+    ) -> CardWords:
+        return CardWords(
+            task_type="translation",
+            task_name="Translation",
+            pipeline_tag="translation",
+            ability=_ability(facts, data),
+            example=(
+                "four hundred and seventy-one thousand and five"
+                if data is not None and data.corpus
+                else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
+            ),
+            pipeline="translation",
+            toy_use=(
+                "It turns English number words below one million into German ones, to show how the package "
+                "works. It has seen nothing else\nand is good for nothing else."
+            ),
+            work="translates sentence by sentence",
+            warning=(
+                "A translation can be fluent and wrong: words are left out, added, or turned into their "
+                "opposite, names and figures\n  included. Nothing was done against what is offensive or "
+                "one-sided in the training data. Where a mistake does harm, a person\n  has to check."
+            ),
+            scored=f"{test.get('sentences') or 0:,} sentences",
+            scores=_score_lines(test),
+            examples="sentence pairs",
+        )
+
+
+def _with_credit_for_teachers(data: DataSection) -> DataSection:
+    """The section with credit for the teachers whose translations are in the files of `vaswani distill`."""
+    records = distillation_records(data.listed("train_pairs"))
+    if not any(records):
+        return data
+    teachers = [name for record in records for name in record.get("teachers") or []]
+    names = dict.fromkeys(str(name).split(" sha256:")[0] for name in teachers)
+    credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
+    credits = [data.attribution] if data.attribution else []
+    credits += [] if credit in (data.attribution or "") else [credit]
+    return dataclasses.replace(data, attribution="; ".join(credits))
+
+
+def _sources_of_corpora(data: DataSection) -> list[PairSource]:
+    source, target = data.source_language, data.target_language
+    if files := data.listed("train_pairs"):
+        return [PairSource(pairs_file=file, source_language=source, target_language=target) for file in files]
+    aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
+    return [PairSource(source_file, target_file) for source_file, target_file in aligned]
+
+
+def _weights_of_corpora(data: DataSection) -> list[tuple[str, float]]:
+    """The first file and the weight of each training corpus; nothing if the corpora have no weights."""
+    if not data.train_weights:
+        return []
+    names = data.listed("train_source") or data.listed("train_pairs")
+    return list(zip(names, data.train_weights, strict=True))
+
+
+def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
+    """Refuse a split without text. The test split needs text on each side, because each line is scored."""
+    name = split_name(data, split)
+    if split == "test":
+        for side in ("source", "target"):
+            files = " and ".join(data.listed(f"test_{side}"))
+            refuse_blank(pairs[side], f"the {side} side", files or name)
+        return
+    fault = f"must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
+    refuse_unusable(pairs, name, data.max_length, fault)
+
+
+def train_tokenizers(
+    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
+) -> Tokenizers:
+    """The joint tokenizer of both languages twice, or one tokenizer for each language."""
+    if section.shared_vocabulary:
+        joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
+        return joint, joint
+    source = train_on_sides(section, pairs, ("source",), model_max_length, tags=tags)
+    target_size = section.target_vocab_size
+    target = train_on_sides(section, pairs, ("target",), model_max_length, vocab_size=target_size, tags=tags)
+    return source, target
+
+
+def in_both_directions(
+    pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
+) -> Dataset | IterableDataset:
+    """Twice as many pairs: each pair as it is, followed by the same pair turned round.
+
+    The source of a turned pair begins with `tag`, the tag of the language of its target. Pairs in the
+    direction of the recipe have no tag, so that programs for models of one direction can use the model.
+    """
+    options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
+    if isinstance(pairs, IterableDataset):
+        return pairs.map(_with_turned, **options)
+    processes = num_proc if num_proc > 1 else None
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        return pairs.map(_with_turned, **options, num_proc=processes, desc="Turning sentence pairs round")
+
+
+def _with_turned(batch: dict[str, list], tag: str) -> dict[str, list]:
+    turned = {
+        # A side without text stays empty, so that cleaning drops the pair in both directions.
+        "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
+        "target": batch["source"],
+    }
+    columns = {}
+    for name, values in batch.items():
+        both = zip(values, turned.get(name, values), strict=True)
+        columns[name] = [value for pair in both for value in pair]
+    return columns
+
+
+def _scores_by_digits(
+    translator: Translator, test: Dataset, translations: list[str]
+) -> dict[str, dict[str, Any]]:
+    """The exact match per number of digits: the test split, and the short numbers that no split holds out."""
+    short = range(SMALLEST_HELD_OUT)
+    short_sources = [english_words(number) for number in short]
+    sources = [*short_sources, *test["source"]]
+    scores = exact_match_by(
+        [num_digits(source) for source in sources],
+        [*translator.translate(short_sources), *translations],
+        [*map(german_words, short), *test["target"]],
+    )
+    return {
+        str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()
+    }
+
+
+def _ability(facts: dict[str, Any], data: DataSection | None) -> str:
+    source, target = facts.get("source_language"), facts.get("target_language")
+    if not source:
+        return " for translation; between which languages is not known."
+    ability = f" that translates from `{source}` to `{target}`."
+    if data is not None and data.both_directions:
+        ability += f" It also translates from `{target}` to `{source}`, where the text\n"
+        ability += f"begins with `>>{source}<<` and a space."
+    return ability
+
+
+def _score_lines(test: dict[str, Any]) -> list[str]:
+    if test.get("bleu") is None:
+        return []
+    lines = [
+        f"BLEU {test['bleu']:.2f} (`{test.get('bleu_signature')}`)",
+        f"chrF {test['chrf']:.2f} (`{test.get('chrf_signature')}`)",
+        f"exact match {test['exact_match']:.2f} %",
+    ]
+    if test.get("perplexity"):
+        lines.append(f"perplexity {test['perplexity']:.2f} per token")
+    return lines
