@@ -31,7 +31,8 @@ from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.files import METRICS_FILE, write_whole
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.recipe.loading import read_mapping
-from vaswani_hf.recipe.published import bases, is_on_hub
+from vaswani_hf.recipe.published import bases
+from vaswani_hf.settings.data import is_on_hub
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.hardware import settled

@@ -26,7 +26,10 @@ from transformers.utils import logging
 from vaswani_hf.data.corpus import Corpus, load_corpus
 from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
-from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.optimization.section import EncoderDecoderTraining
+from vaswani_hf.recipe import Recipe
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
@@ -103,7 +106,7 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
         model[f"{stack}_layers"] = shape.layers
         model[f"{stack}_attention_heads"] = shape.d_model // 32
         model[f"{stack}_ffn_dim"] = shape.ffn_dim
-    training = TrainingSection(
+    training = EncoderDecoderTraining(
         max_steps=10**6,
         save_steps=10**6,
         eval_steps=10**6,
@@ -113,8 +116,8 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
     )
     return Recipe(
         output_dir=str(folder),
-        data=DataSection("en", "de", corpus="numbers", numbers_train_size=10000, max_length=64),
-        tokenizer=TokenizerSection(vocab_size=500),
+        data=TranslationData("en", "de", corpus="numbers", numbers_train_size=10000, max_length=64),
+        tokenizer=TranslationTokenizer(vocab_size=500),
         model=model,
         training=training,
     )

@@ -11,7 +11,10 @@ from training_peers.trainer_turns import Counting, TurnsCallback, validation_los
 from training_peers.turns import NoMoreTurnsError, Turns, read_settings
 from vaswani_hf.data.corpus import Corpus, load_corpus
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
-from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.optimization.section import EncoderDecoderTraining
+from vaswani_hf.recipe import Recipe
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.training.hardware import described, settled
 from vaswani_hf.training.run import add_callbacks, build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -64,10 +67,10 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
     return Recipe(
         output_dir=str(folder / "vaswani"),
         # A pair longer than a batch would be refused.
-        data=DataSection("source", "target", max_length=min(100, shape["tokens"]), **files),
-        tokenizer=TokenizerSection(vocab_size=shape["vocabulary"]),
+        data=TranslationData("source", "target", max_length=min(100, shape["tokens"]), **files),
+        tokenizer=TranslationTokenizer(vocab_size=shape["vocabulary"]),
         model={**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
-        training=TrainingSection(**training),
+        training=EncoderDecoderTraining(**training),
     )
 
 

@@ -15,9 +15,10 @@ from vaswani_hf.data import corpus_cache, memory, tokenizer_training
 from vaswani_hf.data.columns import PairRows, corpus_digest
 from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.data.corpus_cache import kept_digest
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 
-TOKENIZER = TokenizerSection(vocab_size=263)
+TOKENIZER = TranslationTokenizer(vocab_size=263)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def calls(monkeypatch) -> list[str]:
 @pytest.fixture
 def run(tmp_path):
     """A function that loads the corpus of a run as `train` does, into a folder of its own."""
-    data = DataSection("en", "de", train_source=str(tmp_path / "a.en"), train_target=str(tmp_path / "a.de"))
+    data = TranslationData("en", "de", train_source=str(tmp_path / "a.en"), train_target=str(tmp_path / "a.de"))
     for path in (data.train_source, data.train_target):
         Path(path).write_text("ab ab ab\nabc\n" * 40, encoding="utf-8")
     runs = iter(range(100))

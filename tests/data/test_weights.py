@@ -16,7 +16,8 @@ from vaswani_hf.data.columns import corpus_digest, pair_corpora
 from vaswani_hf.data.corpus import load_corpus
 from vaswani_hf.data.endless import EndlessSampler, EpochPairs
 from vaswani_hf.data.weights import WeightedPairs
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 
 SIZES, WEIGHTS = [40, 7, 30, 1, 12], [0.25, 2.5, 1, 0.1, 0]
 BUDGETS = (90, 80)
@@ -118,10 +119,10 @@ def load(tmp_path, monkeypatch):
         f"train_{side}": [f"{tmp_path}/a*.{end}", f"{tmp_path}/b.{end}"]
         for side, end in (("source", "en"), ("target", "de"))
     }
-    data = DataSection("en", "de", **sides, train_weights=[0.5, 3], max_length=40)
+    data = TranslationData("en", "de", **sides, train_weights=[0.5, 3], max_length=40)
 
     def load(dropout=0.0, **changes):
-        section = TokenizerSection(vocab_size=300, bpe_dropout=dropout)
+        section = TranslationTokenizer(vocab_size=300, bpe_dropout=dropout)
         return load_corpus(dataclasses.replace(data, **changes), section, 1, tmp_path, new_tokenizers=True)
 
     return load

@@ -18,8 +18,8 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
+from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -109,7 +109,7 @@ def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **trainin
     """The planned cost of a step of a small model."""
     return step_cost(
         VaswaniConfig(**SMALL | (fields or {})),
-        TrainingSection(**training),
+        EncoderDecoderTraining(**training),
         rows=rows,
         source_length=LENGTH,
         target_length=LENGTH,
@@ -123,7 +123,7 @@ class RealStep:
 
     def __init__(self, fields, rows, **training):
         torch.manual_seed(0)
-        self.training = TrainingSection(**training)
+        self.training = EncoderDecoderTraining(**training)
         self.model = VaswaniForSeq2SeqLM(VaswaniConfig(**SMALL | fields)).train()
         self.model.config.use_cache = False
         if self.training.gradient_checkpointing:
@@ -198,7 +198,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
         config = VaswaniConfig(**SMALL | fields)
         lengths = {"source_length": 256, "target_length": 256}
-        return step_cost(config, TrainingSection(), rows=1, on_accelerator=True, **lengths).batch_flops
+        return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
     # 64 queries of a block have 68 keys in the encoder and 66 in the decoder instead of 256.
     fewer = 3 * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)

@@ -16,7 +16,7 @@ from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import DataSection
+from vaswani_hf.settings.data import TranslationData
 from vaswani_hf.training import train
 from vaswani_hf.translation.distillation import DistillationJob, distill
 from vaswani_hf.translation.pytorch import PyTorchBackend
@@ -110,8 +110,8 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
-    assert "by the model teacher" in pin_dataset(DataSection(train_pairs=files), None).attribution
-    assert pin_dataset(DataSection(train_pairs=files[1:]), None) == DataSection(train_pairs=files[1:])
+    assert "by the model teacher" in pin_dataset(TranslationData(train_pairs=files), None).attribution
+    assert pin_dataset(TranslationData(train_pairs=files[1:]), None) == TranslationData(train_pairs=files[1:])
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):

@@ -4,7 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
 from ..checkpoint.tokenizers import direction_tag, load_tokenizers
-from ..recipe.published import is_on_hub
-from ..recipe.schema import TEXT_TASKS, DataSection, TokenizerSection
+from ..settings.data import TEXT_TASKS, AnyData, is_on_hub
+from ..settings.sections import AnyTokenizer
 from .batching import PairCollator
 from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
@@ -82,18 +82,18 @@ class Corpus:
         return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
-def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
+def pin_dataset(data: AnyData, earlier: AnyData | None) -> AnyData:
     """The sources with one commit of their dataset, and with the licence of the dataset's card if the recipe has none.
 
     Files that `vaswani distill` wrote name their teacher, which is credited too.
 
     Args:
-        data (DataSection): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
-        earlier (DataSection, optional): The sources that the run to be resumed has recorded; their commit stays, unless
+        data (AnyData): The sources; `dataset_revision` may be a branch or a tag, or None for the main branch.
+        earlier (AnyData, optional): The sources that the run to be resumed has recorded; their commit stays, unless
             `data` names another one.
 
     Returns:
-        DataSection: All splits are read from the same commit, if one process asks for all. It is `data` itself without
+        AnyData: All splits are read from the same commit, if one process asks for all. It is `data` itself without
         such a dataset.
 
     Raises:
@@ -104,16 +104,16 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     if os.path.isdir(data.dataset):
         # A name with a dot cannot be taken for a repository of the Hub where the folder is not at hand.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
-        return replace(data, dataset=relative)
+        return data.replace(dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
     if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
         revision, license = recorded.dataset_revision, recorded.license
     else:
         revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
-    return replace(data, dataset_revision=revision, license=data.license or license)
+    return data.replace(dataset_revision=revision, license=data.license or license)
 
 
-def _with_credit_for_teachers(data: DataSection) -> DataSection:
+def _with_credit_for_teachers(data: AnyData) -> AnyData:
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -122,7 +122,7 @@ def _with_credit_for_teachers(data: DataSection) -> DataSection:
     credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
     credits = [data.attribution] if data.attribution else []
     credits += [] if credit in (data.attribution or "") else [credit]
-    return replace(data, attribution="; ".join(credits))
+    return data.replace(attribution="; ".join(credits))
 
 
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
@@ -166,11 +166,11 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
     return commit if is_commit(commit) and not is_commit(revision) else revision
 
 
-def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+def load_split(data: AnyData, split: str, seed: int) -> Dataset | IterableDataset | None:
     """The sentence pairs of a split, as text.
 
     Args:
-        data (DataSection): The sources.
+        data (AnyData): The sources.
         split (str): "train", "validation" or "test".
         seed (int): The choice of numbers or trees, for a corpus that the package makes itself.
 
@@ -220,7 +220,7 @@ def load_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDa
         ) from error
 
 
-def _own_pairs(data: DataSection, split: str, seed: int) -> list[dict]:
+def _own_pairs(data: AnyData, split: str, seed: int) -> list[dict]:
     """The pairs of a corpus that the package makes itself."""
     if data.corpus == "trees":
         trees = grammar_trees(data.trees_train_size if split == "train" else TREES_HELD_OUT, seed, split)
@@ -232,7 +232,7 @@ def _own_pairs(data: DataSection, split: str, seed: int) -> list[dict]:
     return [{"source": text, "target": text} for text in texts]
 
 
-def _numbered_corpora(data: DataSection) -> Dataset:
+def _numbered_corpora(data: AnyData) -> Dataset:
     """The pairs of all training corpora, one after the other, each with the number of its corpus."""
     corpora = []
     kinds = ("source", "target", "text", "pairs")
@@ -248,7 +248,7 @@ def _numbered_corpora(data: DataSection) -> Dataset:
     return concatenate_datasets(corpora)
 
 
-def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+def _load_usable_split(data: AnyData, split: str, seed: int) -> Dataset | IterableDataset | None:
     """A split of `load_split` that can be used; a stream is not looked through.
 
     Training and validation need a pair with text on both sides that is not dropped for its characters. A test set is scored line by line, so that text on each
@@ -288,8 +288,8 @@ def _load_usable_split(data: DataSection, split: str, seed: int) -> Dataset | It
 
 
 def load_corpus(
-    data: DataSection,
-    tokenizer: TokenizerSection,
+    data: AnyData,
+    tokenizer: AnyTokenizer,
     seed: int,
     folder: Path,
     *,
@@ -299,8 +299,8 @@ def load_corpus(
     """The whole corpus, with the tokenizers of the run.
 
     Args:
-        data (DataSection): The sources.
-        tokenizer (TokenizerSection): The vocabularies, and the rate of BPE-dropout.
+        data (AnyData): The sources.
+        tokenizer (AnyTokenizer): The vocabularies, and the rate of BPE-dropout.
         seed (int): The seed of the run, which decides BPE-dropout and the turns of weighted corpora.
         folder (Path): The folder of the run's tokenizers.
         new_tokenizers (bool): Train the tokenizers and write them there; else they are read from there.
@@ -337,7 +337,7 @@ def load_corpus(
 
 
 def _prepared(
-    texts: dict[str, Any], data: DataSection, tokenizer: TokenizerSection, task: str, folder: Path
+    texts: dict[str, Any], data: AnyData, tokenizer: AnyTokenizer, task: str, folder: Path
 ) -> tuple[dict[str, Any], dict[str, CorpusReport]]:
     """The encoded pairs of each split, None where it has none, and what was dropped of them."""
     encoders: tuple[Any, Any] = load_tokenizers(folder)

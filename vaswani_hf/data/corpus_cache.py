@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from datasets import Dataset, IterableDataset
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder, write_whole
 from ..checkpoint.manifest import damage, seal
 from ..checkpoint.tokenizers import save_tokenizers
-from ..recipe.schema import TokenizerSection
+from ..settings.sections import AnyTokenizer
 from ..version import __version__
 from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
@@ -37,7 +36,7 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
-    section: TokenizerSection,
+    section: AnyTokenizer,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,
@@ -70,7 +69,7 @@ def write_tokenizers(
         train(folder)
         return
     options = {
-        **asdict(section),
+        **section.model_dump(),
         "bpe_dropout": None,
         "max_length": model_max_length,
         "characters_per_token": CHARACTERS_PER_TOKEN,

@@ -30,7 +30,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
+from ..settings.data import TEXT_TASKS
+from ..settings.sections import SMALLEST_VOCABULARY, AnyTokenizer
 from .memory import mapped_files
 from .preparation import has_too_many_characters
 from .word_encoding import begins_with_a_space
@@ -54,7 +55,7 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 
 def train_tokenizers(
-    section: TokenizerSection,
+    section: AnyTokenizer,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     tags: tuple[str, ...] = (),

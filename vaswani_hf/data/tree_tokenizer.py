@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import TREE_MARK
-from ..recipe.schema import TokenizerSection
+from ..settings.sections import AnyTokenizer
 from .tokenizer_training import SPECIAL_TOKENS, texts_of, train_tokenizer, with_transformers_interface
 from .trees import CLOSE, OPEN, WORD, Tree, tree_over
 
@@ -19,7 +19,7 @@ _AFTER_TAG = r" [^() ]+\)"
 
 
 def train_parser_tokenizers(
-    section: TokenizerSection, pairs: Dataset, model_max_length: int
+    section: AnyTokenizer, pairs: Dataset, model_max_length: int
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The source and the target tokenizer of a treebank.
 

@@ -29,9 +29,10 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..recipe import Recipe
 from ..recipe.licenses import RESEARCH_ONLY, check_license
-from ..recipe.published import bases, is_folder_of_base, last_part
-from ..recipe.schema import TEXT_TASKS, Recipe
+from ..recipe.published import is_folder_of_base
+from ..settings.data import TEXT_TASKS, last_part
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
 # The sentences that the snippets translate, by the source language; none is from a corpus.
@@ -102,7 +103,7 @@ def model_card(
     words = _TASK_WORDS[recipe.task] if recipe else _TRANSLATION
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
-    begun_with = bases(recipe) if recipe else []
+    begun_with = recipe.model.bases() if recipe else []
     facts = {
         **_checkpoint_facts(folder),
         "training": results.get("training") or {},

@@ -32,8 +32,12 @@ _EXPECTED = {
 }
 
 
+# For `create_model`: pydantic would look for the strings beneath the fields of a class that has no source.
+NO_DOCSTRINGS = {"use_attribute_docstrings": False}
+
+
 class Settings(BaseModel):
-    """A set of named values, which never change; `model_copy(update=...)` makes another set.
+    """A set of named values, which never change; `replace` makes another set.
 
     Values have the type of their field: text is no number, and true is no integer. An integer is accepted as a float.
     """
@@ -74,6 +78,11 @@ class Settings(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise ValueError(sentence_of(error, prefix)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values of some fields. The copy is checked."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return self.load(given | changes)
 
 
 def sentence_of(error: ValidationError, prefix: str = "") -> str:

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import facts_of
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished
 from .explosion import DivergenceDetector
 from .processes import say
@@ -201,10 +201,10 @@ class EarlyStoppingCallback(TrainerCallback):
     That of transformers counts by itself, so that a resumed run has the patience of its checkpoint.
 
     Args:
-        training (TrainingSection): The patience.
+        training (AnyTraining): The patience.
     """
 
-    def __init__(self, training: TrainingSection):
+    def __init__(self, training: AnyTraining):
         self.training = training
 
     def on_save(self, args, state, control, **kwargs) -> None:

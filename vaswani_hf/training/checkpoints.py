@@ -23,7 +23,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import damage, facts_of, seal
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .processes import say
 
 # A checkpoint is written into this folder of the run; what is left in it was not written to its end.
@@ -94,14 +94,14 @@ def put_back_replaced(folder: Path) -> None:
             os.replace(replaced, place)
 
 
-def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerState) -> None:
+def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Deletes the oldest checkpoints by step, whatever the times of their folders say.
 
     The newest `save_total_limit` stay, and the best one. One that was saved for a signal stays beside them until the next.
 
     Args:
         folder (Path): The output folder of the run.
-        training (TrainingSection): The number to keep.
+        training (AnyTraining): The number to keep.
         state (TrainerState): The state that the newest one was saved with.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
@@ -143,13 +143,13 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 
 
 def best_checkpoint(
-    checkpoints: list[Path], training: TrainingSection, log_history: list[dict[str, Any]]
+    checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
     """The checkpoint with the best evaluation, the first of equally good ones.
 
     Args:
         checkpoints (list): Folders, oldest first.
-        training (TrainingSection): The metric of early stopping.
+        training (AnyTraining): The metric of early stopping.
         log_history (list): The log of the run, a dict for each row.
 
     Returns:
@@ -160,12 +160,12 @@ def best_checkpoint(
     return max(evaluated, key=lambda checkpoint: scores[number_of(checkpoint)], default=None)
 
 
-def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
+def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
     """True if a run was evaluated as often as its patience allows without having got better.
 
     Args:
         state (TrainerState): Its state.
-        training (TrainingSection): The patience, and the metric.
+        training (AnyTraining): The patience, and the metric.
     """
     scores = list(_scores(training, state.log_history).values())
     return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= (
@@ -173,7 +173,7 @@ def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
     )
 
 
-def _scores(training: TrainingSection, log_history: list[dict[str, Any]]) -> dict[int, float]:
+def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """The evaluations by step, the higher the better; none without early stopping."""
     if training.early_stopping_patience is None:
         return {}
@@ -199,12 +199,12 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
     return found
 
 
-def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> list[Path]:
+def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """The checkpoints that the final weights are made of: the last scheduled ones, the best, or the last.
 
     Args:
         folder (Path): The output folder of the run.
-        training (TrainingSection): Averaging or early stopping.
+        training (AnyTraining): Averaging or early stopping.
         step (int): The step that the run has ended at.
 
     Returns:
@@ -236,11 +236,11 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
     return whole
 
 
-def final_weights_file(training: TrainingSection) -> str:
+def final_weights_file(training: AnyTraining) -> str:
     """The file of a numbered checkpoint with the weights that a run ends with.
 
     Args:
-        training (TrainingSection): Whether there is a moving average.
+        training (AnyTraining): Whether there is a moving average.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 

@@ -6,25 +6,18 @@ import torch
 
 from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..model.configuration_vaswani import VaswaniConfig
-from ..recipe.schema import Recipe
-
-# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent and 4
-# special tokens.
-PARSER_SYMBOLS = 76
+from ..settings.sections import AnyTokenizer, ModelSettings
 
 
-def planned_config(recipe: Recipe) -> VaswaniConfig:
+def planned_config(model: ModelSettings, tokenizer: AnyTokenizer) -> VaswaniConfig:
     """The config of the model that a recipe will train, as far as the config is known without the tokenizers.
 
-    The vocabulary has `tokenizer.vocab_size` classes, although a small corpus may give fewer. A parser has the symbols of
-    the Wall Street Journal.
+    The vocabulary has `tokenizer.vocab_size` classes, although a small corpus may give fewer.
     """
-    tokenizer = recipe.tokenizer
-    target_size = PARSER_SYMBOLS if recipe.task == "parsing" else tokenizer.target_vocab_size
     return VaswaniConfig(
-        **{name: value for name, value in recipe.model.items() if name != "init_from"},
+        **model.config_fields(),
         vocab_size=tokenizer.vocab_size,
-        decoder_vocab_size=target_size or tokenizer.vocab_size,
+        decoder_vocab_size=tokenizer.planned_target_size,
         share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,
     )
 

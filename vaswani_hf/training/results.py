@@ -39,7 +39,8 @@ from ..parsing.parser import Parser
 from ..publish.record import data_facts
 from ..recipe import Recipe
 from ..recipe.published import published_recipe
-from ..recipe.schema import TEXT_TASKS, EvaluationSection
+from ..settings.data import TEXT_TASKS
+from ..settings.sections import AnyEvaluation
 from ..translation.translator import Translator
 from ..version import __version__
 from .callbacks import read_metrics
@@ -112,8 +113,8 @@ def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
         recipe (Recipe): The run as it is asked for now.
         recorded (Recipe): The run as it was finished.
     """
-    data = dataclasses.replace(recorded.data, license=recipe.data.license, attribution=recipe.data.attribution)
-    return dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
+    data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
+    return recorded.replace(data=data, publishing=recipe.publishing)
 
 
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
@@ -216,7 +217,7 @@ def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
 
 
 def _test_scores(
-    folder: Path, translator: Translator, text: Dataset, evaluation: EvaluationSection
+    folder: Path, translator: Translator, text: Dataset, evaluation: AnyEvaluation
 ) -> tuple[dict[str, Any], list[str]]:
     # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
     scores = evaluate_translator(

@@ -26,7 +26,7 @@ from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .initialization import frozen_weights
 from .moving_average import MovingAverage
 from .planned_model import planned_model
@@ -60,7 +60,7 @@ class StepCost:
 
 def step_cost(
     config: VaswaniConfig,
-    training: TrainingSection,
+    training: AnyTraining,
     task: str = "translation",
     *,
     rows: int,
@@ -76,7 +76,7 @@ def step_cost(
 
     Args:
         config (VaswaniConfig): The shape of the model.
-        training (TrainingSection): The optimisation; `bf16` other than True means float32.
+        training (AnyTraining): The optimisation; `bf16` other than True means float32.
         task (str): The task of the recipe.
         rows (int): The number of sentences of the batch.
         source_length (int): The length of each source (tokens).
