@@ -11,12 +11,9 @@ from training_peers.trainer_turns import Counting, TurnsCallback, validation_los
 from training_peers.turns import NoMoreTurnsError, Turns, read_settings
 from vaswani_hf.data.corpus import Corpus, load_corpus
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
-from vaswani_hf.optimization.section import EncoderDecoderTraining
-from vaswani_hf.recipe import Recipe
-from vaswani_hf.settings.data import TranslationData
-from vaswani_hf.settings.sections import TranslationTokenizer
-from vaswani_hf.training.hardware import described, settled
-from vaswani_hf.training.run import add_callbacks, build_model, run_training
+from vaswani_hf.recipe import Recipe, make_recipe
+from vaswani_hf.training.hardware import described
+from vaswani_hf.training.run import add_callbacks, build_model, resolve, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
@@ -45,7 +42,7 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         settings (SimpleNamespace): What is measured.
 
     Returns:
-        Recipe: Not yet settled.
+        Recipe: Without the decisions for this machine.
     """
     folder, shape = Path(settings.folder), settings.shape
     files: dict[str, Any] = {
@@ -64,14 +61,15 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         "eval_steps": 10**6,
         "bf16": {"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
     }
-    return Recipe(
-        output_dir=str(folder / "vaswani"),
-        # A pair longer than a batch would be refused.
-        data=TranslationData("source", "target", max_length=min(100, shape["tokens"]), **files),
-        tokenizer=TranslationTokenizer(vocab_size=shape["vocabulary"]),
-        model={**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
-        training=EncoderDecoderTraining(**training),
-    )
+    # A pair longer than a batch would be refused.
+    data = {"source_language": "source", "target_language": "target", "max_length": min(100, shape["tokens"]), **files}
+    return make_recipe({
+        "output_dir": str(folder / "vaswani"),
+        "data": data,
+        "tokenizer": {"vocab_size": shape["vocabulary"]},
+        "model": {**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
+        "training": training,
+    })
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
@@ -108,7 +106,7 @@ def main() -> None:
     """Takes turns."""
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
-    recipe = settled(recipe_of(settings), None)
+    recipe = resolve(recipe_of(settings), None)
     corpus = corpus_of(recipe)
     folder = Path(recipe.output_dir)
     folder.mkdir(exist_ok=True)

@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import dataclasses
 import errno
 import gzip
 import json
@@ -690,7 +689,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
     if kind == "rows":
         path = tmp_path / "test.jsonl"
         path.write_text("".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in test))
-        data = dataclasses.replace(data, test_source=None, test_target=None, test_pairs=str(path))
+        data = data.replace(test_source=None, test_target=None, test_pairs=str(path))
         place = str(path)
 
     def load():
@@ -717,7 +716,7 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
     def load(name, pairs):
         folder = tmp_path / name
         folder.mkdir()
-        data = dataclasses.replace(section(folder, train=pairs), streaming=streaming, max_length=4)
+        data = section(folder, train=pairs).replace(streaming=streaming, max_length=4)
         return load_corpus(data, tokenizer, 1, folder, new_tokenizers=True)
 
     with_odd, without = load("odd", odd + good), load("good", good)
@@ -730,7 +729,7 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
 
 
 def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
-    data = dataclasses.replace(section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]), max_length=4)
+    data = section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]).replace(max_length=4)
     with pytest.raises(ValueError) as caught:
         load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
     assert str(caught.value) == (
@@ -742,7 +741,7 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_run_knows_its_training_pairs_again(tmp_path, streaming):
     def digest(*pairs):
-        data = dataclasses.replace(section(tmp_path, train=list(pairs)), streaming=streaming)
+        data = section(tmp_path, train=list(pairs)).replace(streaming=streaming)
         return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True).digest
 
     first = digest(("a", "b"), ("c", "d"))

@@ -1,6 +1,5 @@
 """Weighted corpora: how often each pair is seen, against arithmetic with fractions."""
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -119,11 +118,11 @@ def load(tmp_path, monkeypatch):
         f"train_{side}": [f"{tmp_path}/a*.{end}", f"{tmp_path}/b.{end}"]
         for side, end in (("source", "en"), ("target", "de"))
     }
-    data = TranslationData("en", "de", **sides, train_weights=[0.5, 3], max_length=40)
+    data = TranslationData(source_language="en", target_language="de", **sides, train_weights=[0.5, 3], max_length=40)
 
     def load(dropout=0.0, **changes):
         section = TranslationTokenizer(vocab_size=300, bpe_dropout=dropout)
-        return load_corpus(dataclasses.replace(data, **changes), section, 1, tmp_path, new_tokenizers=True)
+        return load_corpus(data.replace(**changes), section, 1, tmp_path, new_tokenizers=True)
 
     return load
 

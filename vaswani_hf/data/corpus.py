@@ -188,12 +188,10 @@ def load_split(data: AnyData, split: str, seed: int) -> Dataset | IterableDatase
         return load_treebank(data.listed(f"{split}_trees")) if data.listed(f"{split}_trees") else None
     if split == "train" and data.train_weights:
         return _numbered_corpora(data)
-    languages = {
-        "source_language": data.source_language or data.text_column,
-        "target_language": data.target_language or data.text_column,
-    }
-    source_file, pairs_file = getattr(data, f"{split}_source"), getattr(data, f"{split}_pairs")
-    if (text_file := getattr(data, f"{split}_text")) is not None:
+    columns = (data.text_column, data.text_column) if data.is_text else (data.source_language, data.target_language)
+    languages = dict(zip(("source_language", "target_language"), columns, strict=True))
+    source_file, pairs_file = getattr(data, f"{split}_source", None), getattr(data, f"{split}_pairs", None)
+    if (text_file := getattr(data, f"{split}_text", None)) is not None:
         return load_pairs(PairSource(text_file=text_file, streaming=streaming))
     if source_file is not None:
         target_file = getattr(data, f"{split}_target")

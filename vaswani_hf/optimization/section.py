@@ -87,14 +87,13 @@ class TrainingSettings(_EntryKeys, use_attribute_docstrings=True):
     resume: bool = False
     """Continue the run in `output_dir`."""
 
-    @model_validator(mode="after")
-    def _check_length(self) -> Self:
+    def check_length(self) -> None:
+        """Refuse a run without a length; not all uses of this section need one."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but they are "
                 f"{self.max_steps} and {self.num_train_epochs}."
             )
-        return self
 
     @model_validator(mode="after")
     def _check_checkpoints(self) -> Self:

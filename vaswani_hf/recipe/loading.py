@@ -2,6 +2,7 @@
 
 import os
 import re
+import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -232,11 +233,12 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
 
 def _value_of(key: str, text: str, kind: Any) -> Any:
     """The value that a word of the command line means for a key of this type."""
-    options = typing.get_args(kind) or (kind,)
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    options = typing.get_args(kind) if is_union else (kind,)
     is_nullable = type(None) in options
     if text == "None" or (text == "null" and is_nullable):
         return None if is_nullable else text
-    lists = [option for option in (*options, kind) if typing.get_origin(option) is list]
+    lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
         # A text may be the name of a file with a comma.

@@ -84,6 +84,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
+        self.training.check_length()
         regularizer = regularizer_of(self.training)
         if regularizer is not None:
             regularizer.check(self.training, self.model)

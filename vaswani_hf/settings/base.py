@@ -135,7 +135,14 @@ def shown(value: Any) -> str:
 
 def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
-    return words.format(**error.get("ctx", {})) if words else error["msg"]
+    if words is None:
+        return error["msg"]
+    # pydantic says 1.0 for a range that is declared as 1.
+    limits = {
+        name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+        for name, limit in error.get("ctx", {}).items()
+    }
+    return words.format(**limits)
 
 
 def _place_of(error: ErrorDetails) -> str:

@@ -57,8 +57,8 @@ class DataSettings(Settings):
     """Whom to credit for the data."""
 
     def listed(self, key: str) -> list[str]:
-        """The files and patterns of a key such as "train_source"; empty if the key is not given."""
-        given = getattr(self, key) or []
+        """The files and patterns of a key such as "train_source"; empty if the key is not given, or is of another task."""
+        given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
 
     @property

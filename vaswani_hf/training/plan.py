@@ -27,7 +27,7 @@ MAX_LAYERS = 200
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
-_PAPER_TRAINING = EncoderDecoderTraining(max_steps=100_000, bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
+_PAPER_TRAINING = EncoderDecoderTraining(bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
 # Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
 _PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
     ({}, 0.4),
