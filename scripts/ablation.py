@@ -21,7 +21,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,12 @@ from vaswani_hf import VaswaniConfig
 from vaswani_hf.checkpoint.files import METRICS_FILE, write_whole
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.recipe.loading import read_mapping
-from vaswani_hf.recipe.published import bases, is_on_hub
+from vaswani_hf.settings.data import is_on_hub
+from vaswani_hf.settings.sections import InitFrom
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
-from vaswani_hf.training.hardware import settled
 from vaswani_hf.training.results import read_results
-from vaswani_hf.training.resume import check_earlier_run, earlier_recipe, is_finished
-from vaswani_hf.training.run import InterruptedRunError, completed
+from vaswani_hf.training.run import InterruptedRunError, earlier_recipe, has_ended, refuse_another_run, resolve
 
 # The keys that say where a run is and what it reads, and not what it tries.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
@@ -75,10 +73,10 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
         try:
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
             recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
-            if recipe.model.get("init_from") is None:
+            if recipe.model.init_from is None:
                 # What the folder holds from an earlier time must be this run; one with a base is looked at when it is there.
                 earlier = earlier_recipe(output / name)
-                check_earlier_run(settled(completed(recipe, earlier) if earlier else recipe, earlier), earlier)
+                refuse_another_run(resolve(recipe, earlier) if earlier else recipe, earlier)
         except ValueError as error:
             raise ValueError(f"The run `{name}` in '{path}': {error}") from None
         recipes[name] = recipe
@@ -109,12 +107,14 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
     Raises:
         ValueError: If that one comes later, or there is no such model.
     """
-    given = recipe.model.get("init_from")
-    places = {base: _place_of(base, names, earlier, output) for base in bases(recipe)}
+    given = recipe.model.init_from
+    places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
         return recipe
-    begun = {part: places[base] for part, base in given.items()} if isinstance(given, dict) else places[str(given)]
-    return replace(recipe, model=recipe.model | {"init_from": begun})
+    begun: Any = places[given] if isinstance(given, str) else {}
+    if isinstance(given, InitFrom):
+        begun = given.replace(**{part: places[base] for part, base in given.by_stack().items()})
+    return recipe.replace(model=recipe.model.replace(init_from=begun))
 
 
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
@@ -150,9 +150,7 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
             "`data.validation_pairs` or a `data.dataset` with a `data.validation_split`)."
         )
     kinds = ("source", "target", "pairs", "split")
-    return replace(
-        recipe, data=replace(data, **{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds})
-    )
+    return recipe.replace(data=data.replace(**{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds}))
 
 
 def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
@@ -196,10 +194,10 @@ def _has_ended(recipe: Recipe) -> bool:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
             return False
-        check_earlier_run(settled(completed(recipe, earlier), earlier), earlier)
+        refuse_another_run(resolve(recipe, earlier), earlier)
     except (OSError, ValueError):
         return False
-    return is_finished(recipe, earlier)
+    return has_ended(recipe, earlier)
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
@@ -233,7 +231,7 @@ def _value(recipe: Recipe, key: str) -> Any:
     values = recipe.values()
     if key in values:
         return values[key]
-    return _OF_THE_BASE if recipe.model.get("init_from") else getattr(VaswaniConfig, key.removeprefix("model."), None)
+    return _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:

@@ -26,7 +26,7 @@ from transformers.utils import logging
 from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
-from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -104,21 +104,22 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
         model[f"{stack}_layers"] = shape.layers
         model[f"{stack}_attention_heads"] = shape.d_model // 32
         model[f"{stack}_ffn_dim"] = shape.ffn_dim
-    training = TrainingSection(
-        max_steps=10**6,
-        save_steps=10**6,
-        eval_steps=10**6,
-        source_tokens_per_batch=shape.positions,
-        target_tokens_per_batch=shape.positions,
-        gradient_accumulation_steps=shape.accumulation,
-    )
-    return Recipe(
-        output_dir=str(folder),
-        data=DataSection("en", "de", corpus="numbers", numbers_train_size=10000, max_length=64),
-        tokenizer=TokenizerSection(vocab_size=500),
-        model=model,
-        training=training,
-    )
+    training = {
+        "max_steps": 10**6,
+        "save_steps": 10**6,
+        "eval_steps": 10**6,
+        "source_tokens_per_batch": shape.positions,
+        "target_tokens_per_batch": shape.positions,
+        "gradient_accumulation_steps": shape.accumulation,
+    }
+    data = {"source_language": "en", "target_language": "de", "corpus": "numbers", "numbers_train_size": 10000}
+    return make_recipe({
+        "output_dir": str(folder),
+        "data": {**data, "max_length": 64},
+        "tokenizer": {"vocab_size": 500},
+        "model": model,
+        "training": training,
+    })
 
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool) -> float:
@@ -133,12 +134,10 @@ def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool
     model = build_model(recipe, corpus)
     if shape.vocab_size != model.config.vocab_size:
         model.resize_token_embeddings(shape.vocab_size, mean_resizing=False)
-    recipe.training.bf16 = in_bfloat16
-    recipe.training.dataloader_num_workers = 0
-    arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = VaswaniTrainer(
-        corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments
-    )
+    training = recipe.training.replace(bf16=in_bfloat16, dataloader_num_workers=0)
+    arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=False)
+    task = TASKS[recipe.task]
+    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, task=task, model=model, args=arguments)
     times = _StepTimes()
     trainer.add_callback(times)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_EnoughStepsError):
@@ -210,8 +209,7 @@ def main(words: list[str] | None = None) -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 recipe = recipe_of(shape, Path(folder))
-                load = TASKS[recipe.task].load_corpus
-                data = load(recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True)
+                data = TASKS[recipe.task].load_corpus(recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True)
                 result = measured(lambda kind: step_seconds(shape, data, recipe, kind), arguments.pairs)  # noqa: B023
             print(f"threads {threads}  step     {shape.name:20} {result}", flush=True)
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():

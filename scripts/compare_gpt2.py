@@ -22,7 +22,8 @@ from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
 from vaswani_hf.data.batching import TokenBudgetSampler
 from vaswani_hf.data.columns import PairRows, pair_lengths
 from vaswani_hf.evaluation.evaluate import negative_log_likelihood
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import TextData
+from vaswani_hf.settings.sections import TextTokenizer
 from vaswani_hf.tasks import TASKS
 
 WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
@@ -46,10 +47,10 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        data = DataSection(
+        data = TextData(
             language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST
         )
-        tokenizer = TokenizerSection(vocab_size=arguments.vocab_size)
+        tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
         corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(1, arguments.seeds + 1):

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
 from vaswani_hf.training.plan import (
     MEAN_LENGTH,
@@ -75,7 +76,7 @@ class PlannedRow(NamedTuple):
         """The sizes of the one vocabulary between which the planned parameters round to the paper's."""
         if self.paper.millions is None:
             return None
-        width = planned_config(self.recipe).d_model
+        width = planned_config(self.recipe.model, self.recipe.tokenizer).d_model
         others = self.parameters["total"] - self.parameters["embeddings"]
         low, high = ((self.paper.millions + half) * 1e6 - others for half in (-0.5, 0.5))
         return low / width, high / width
@@ -87,9 +88,9 @@ def planned_rows() -> dict[str, PlannedRow]:
     rows = {}
     for name, paper in PAPER.items():
         recipe = load_recipe(FOLDER / f"{name}.yaml")
-        config = planned_config(recipe)
-        cost = batch_cost(config, recipe.training, recipe.task, MEAN_LENGTH)
-        flops = planned_flops(config, recipe, MEAN_LENGTH, cost)
+        config = planned_config(recipe.model, recipe.tokenizer)
+        cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH)
+        flops = planned_flops(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH, cost)
         rows[name] = PlannedRow(paper, recipe, parameters_by_part(planned_model(config)), flops)
     return rows
 

@@ -30,7 +30,8 @@ def _plan(arguments: argparse.Namespace, overrides: list[str]) -> None:
 
     rates = {"hardware": arguments.hardware, "tokens_per_second": arguments.tokens_per_second}
     recipe = load_recipe(arguments.recipe, overrides, needs_data=False)
-    plan = plan_run(recipe, **rates, mean_length=arguments.mean_length)
+    sections = (recipe.data, recipe.tokenizer, recipe.model, recipe.training)
+    plan = plan_run(recipe.task, *sections, **rates, mean_length=arguments.mean_length)
     print(json.dumps(plan, indent=2) if arguments.json else plan_as_text(plan))
 
 

@@ -11,10 +11,10 @@ from training_peers.trainer_turns import Counting, TurnsCallback, validation_los
 from training_peers.turns import NoMoreTurnsError, Turns, read_settings
 from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
-from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
+from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training.hardware import described, settled
-from vaswani_hf.training.run import add_callbacks, build_model, run_training
+from vaswani_hf.training.hardware import described
+from vaswani_hf.training.run import add_callbacks, build_model, resolve, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
@@ -43,7 +43,7 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         settings (SimpleNamespace): What is measured.
 
     Returns:
-        Recipe: Not yet settled.
+        Recipe: Without the decisions for this machine.
     """
     folder, shape = Path(settings.folder), settings.shape
     files: dict[str, Any] = {
@@ -62,14 +62,15 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         "eval_steps": 10**6,
         "bf16": {"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
     }
-    return Recipe(
-        output_dir=str(folder / "vaswani"),
-        # A pair longer than a batch would be refused.
-        data=DataSection("source", "target", max_length=min(100, shape["tokens"]), **files),
-        tokenizer=TokenizerSection(vocab_size=shape["vocabulary"]),
-        model={**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
-        training=TrainingSection(**training),
-    )
+    # A pair longer than a batch would be refused.
+    data = {"source_language": "source", "target_language": "target", "max_length": min(100, shape["tokens"]), **files}
+    return make_recipe({
+        "output_dir": str(folder / "vaswani"),
+        "data": data,
+        "tokenizer": {"vocab_size": shape["vocabulary"]},
+        "model": {**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
+        "training": training,
+    })
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
@@ -83,8 +84,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
         Corpus: Encoded.
     """
     folder = Path(recipe.output_dir).parent
-    load = TASKS[recipe.task].load_corpus
-    return load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+    return TASKS[recipe.task].load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
@@ -107,7 +107,7 @@ def main() -> None:
     """Takes turns."""
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
-    recipe = settled(recipe_of(settings), None)
+    recipe = resolve(recipe_of(settings), None)
     corpus = corpus_of(recipe)
     folder = Path(recipe.output_dir)
     folder.mkdir(exist_ok=True)

@@ -1,6 +1,5 @@
 """A second run on a corpus trains no tokenizer and hashes no pairs; memory is given back."""
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -14,12 +13,13 @@ from datasets import Dataset
 from vaswani_hf.data import corpus_cache, memory, tokenizer_training
 from vaswani_hf.data.columns import PairRows, corpus_digest
 from vaswani_hf.data.corpus_cache import kept_digest
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS, translation
 
 load_corpus = TASKS["translation"].load_corpus
 
-TOKENIZER = TokenizerSection(vocab_size=263)
+TOKENIZER = TranslationTokenizer(vocab_size=263)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def calls(monkeypatch) -> list[str]:
 @pytest.fixture
 def run(tmp_path):
     """A function that loads the corpus of a run as `train` does, into a folder of its own."""
-    data = DataSection("en", "de", train_source=str(tmp_path / "a.en"), train_target=str(tmp_path / "a.de"))
+    data = TranslationData(source_language="en", target_language="de", train_source=str(tmp_path / "a.en"), train_target=str(tmp_path / "a.de"))
     for path in (data.train_source, data.train_target):
         Path(path).write_text("ab ab ab\nabc\n" * 40, encoding="utf-8")
     runs = iter(range(100))
@@ -52,7 +52,7 @@ def run(tmp_path):
     def load(tokenizer=TOKENIZER, folder=None, **changes):
         folder = folder or tmp_path / f"run{next(runs)}"
         folder.mkdir(exist_ok=True)
-        changed = dataclasses.replace(data, **changes)
+        changed = data.replace(**changes)
         return load_corpus(changed, tokenizer, 1, folder, new_tokenizers=True), folder
 
     return load
@@ -68,7 +68,7 @@ def test_tokenizers_and_digest_are_made_once_for_a_corpus(run, calls, tmp_path):
         path.name: path.read_bytes() for path in other.iterdir()
     }
     # The rate of BPE-dropout is not the tokenizer's.
-    run(dataclasses.replace(TOKENIZER, bpe_dropout=0.1))
+    run(TOKENIZER.replace(bpe_dropout=0.1))
     assert calls == ["train_tokenizers", "corpus_digest"]
 
 
@@ -77,7 +77,7 @@ def test_tokenizers_and_digest_are_made_once_for_a_corpus(run, calls, tmp_path):
 )
 def test_another_tokenizer_is_trained(run, calls, change):
     run()
-    corpus, _ = run(dataclasses.replace(TOKENIZER, **change))
+    corpus, _ = run(TOKENIZER.replace(**change))
     assert calls == ["train_tokenizers"] * 2
     assert (corpus.source_tokenizer is corpus.target_tokenizer) == change.get("shared_vocabulary", True)
     # The second run leaves the tokenizers of the first as they were.

@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import dataclasses
 import errno
 import gzip
 import json
@@ -23,7 +22,8 @@ from vaswani_hf.data.lines import read_lines
 from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import AnyData, TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS
 
 load_corpus = TASKS["translation"].load_corpus
@@ -632,7 +632,6 @@ datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
 from vaswani_hf.data.preparation import prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
 pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
@@ -660,13 +659,13 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
 # The corpus of a run
 
 
-def section(folder: Path, **texts: list[tuple[str, str]]) -> DataSection:
+def section(folder: Path, **texts: list[tuple[str, str]]) -> AnyData:
     paths = {}
     for split, pairs in texts.items():
         for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
             paths[f"{split}_{side}"] = str(folder / f"{split}.{side}")
             (folder / f"{split}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return DataSection(source_language="en", target_language="de", **paths)
+    return TranslationData(source_language="en", target_language="de", **paths)
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -674,7 +673,7 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     good = [("a", "b"), ("c", "d")]
     texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
     with pytest.raises(ValueError) as caught:
-        load_corpus(section(tmp_path, **texts), TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+        load_corpus(section(tmp_path, **texts), TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
     assert str(caught.value) == (
         f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but a side of each of 3 is empty."
@@ -692,11 +691,11 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
     if kind == "rows":
         path = tmp_path / "test.jsonl"
         path.write_text("".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in test))
-        data = dataclasses.replace(data, test_source=None, test_target=None, test_pairs=str(path))
+        data = data.replace(test_source=None, test_target=None, test_pairs=str(path))
         place = str(path)
 
     def load():
-        return load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+        return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
 
     if side is None:
         assert [(pair["source"], pair["target"]) for pair in load().test_text] == test
@@ -714,12 +713,12 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
     # With 4 tokens a side may have 64 characters. Before this limit the line of 1,000 was 2 tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
-    tokenizer = TokenizerSection(vocab_size=300, shared_vocabulary=is_shared)
+    tokenizer = TranslationTokenizer(vocab_size=300, shared_vocabulary=is_shared)
 
     def load(name, pairs):
         folder = tmp_path / name
         folder.mkdir()
-        data = dataclasses.replace(section(folder, train=pairs), streaming=streaming, max_length=4)
+        data = section(folder, train=pairs).replace(streaming=streaming, max_length=4)
         return load_corpus(data, tokenizer, 1, folder, new_tokenizers=True)
 
     with_odd, without = load("odd", odd + good), load("good", good)
@@ -732,9 +731,9 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
 
 
 def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
-    data = dataclasses.replace(section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]), max_length=4)
+    data = section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]).replace(max_length=4)
     with pytest.raises(ValueError) as caught:
-        load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+        load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
     assert str(caught.value) == (
         f"`data`, train split: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
         "token of `data.max_length`, but each of 2 is longer or empty; split the lines, or raise `data.max_length`."
@@ -744,8 +743,8 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_run_knows_its_training_pairs_again(tmp_path, streaming):
     def digest(*pairs):
-        data = dataclasses.replace(section(tmp_path, train=list(pairs)), streaming=streaming)
-        return load_corpus(data, TokenizerSection(vocab_size=260), 1, tmp_path, new_tokenizers=True).digest
+        data = section(tmp_path, train=list(pairs)).replace(streaming=streaming)
+        return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True).digest
 
     first = digest(("a", "b"), ("c", "d"))
     assert first["count"] == (None if streaming else 2)

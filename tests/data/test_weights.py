@@ -1,6 +1,5 @@
 """Weighted corpora: how often each pair is seen, against arithmetic with fractions."""
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -15,7 +14,8 @@ from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import corpus_digest, pair_corpora
 from vaswani_hf.data.endless import EndlessSampler, EpochPairs
 from vaswani_hf.data.weights import WeightedPairs
-from vaswani_hf.recipe.schema import DataSection, TokenizerSection
+from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS
 
 load_corpus = TASKS["translation"].load_corpus
@@ -120,11 +120,11 @@ def load(tmp_path, monkeypatch):
         f"train_{side}": [f"{tmp_path}/a*.{end}", f"{tmp_path}/b.{end}"]
         for side, end in (("source", "en"), ("target", "de"))
     }
-    data = DataSection("en", "de", **sides, train_weights=[0.5, 3], max_length=40)
+    data = TranslationData(source_language="en", target_language="de", **sides, train_weights=[0.5, 3], max_length=40)
 
     def load(dropout=0.0, **changes):
-        section = TokenizerSection(vocab_size=300, bpe_dropout=dropout)
-        return load_corpus(dataclasses.replace(data, **changes), section, 1, tmp_path, new_tokenizers=True)
+        section = TranslationTokenizer(vocab_size=300, bpe_dropout=dropout)
+        return load_corpus(data.replace(**changes), section, 1, tmp_path, new_tokenizers=True)
 
     return load
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from vaswani_hf.recipe.checks import check_training
+from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.model.options_vaswani import DECODING_SETTINGS
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.checks import check_training
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe
-from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 MINIMAL = (

@@ -8,31 +8,30 @@ float32.
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
+from pydantic import Field
 
-from vaswani_hf.optimization.entries import NOT_NEGATIVE, SHARE, Optimizer, Regularizer, Schedule, key
+from vaswani_hf.optimization.entries import Optimizer, Regularizer, Schedule
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES, HighestRateSettings
+from vaswani_hf.settings.base import Settings
 
 
-@dataclass
-class SgdSettings:
-    sgd_momentum: float = key(0.0, SHARE)
+class SgdSettings(Settings):
+    sgd_momentum: float = Field(0.0, ge=0, lt=1)
 
 
 def build_sgd(model, settings, *, bf16):
     return torch.optim.SGD(model.parameters(), momentum=settings.sgd_momentum)
 
 
-@dataclass
 class LinearSettings(HighestRateSettings):
-    lowest_rate: float = key(0.0, NOT_NEGATIVE)
+    lowest_rate: float = Field(0.0, ge=0)
 
 
 def linear_rate(step, settings, *, warmup_steps, max_steps, d_model):
@@ -40,10 +39,9 @@ def linear_rate(step, settings, *, warmup_steps, max_steps, d_model):
     return settings.learning_rate + share * (settings.lowest_rate - settings.learning_rate)
 
 
-@dataclass
-class ZLossSettings:
-    z_alpha: float = key(0.0, NOT_NEGATIVE)
-    z_power: float = key(2.0, NOT_NEGATIVE)
+class ZLossSettings(Settings):
+    z_alpha: float = Field(0.0, ge=0)
+    z_power: float = Field(2.0, ge=0)
 
 
 def build_z_loss(model, settings, autocast):
@@ -68,8 +66,8 @@ def main(recipe, folder):
     """Train with each entry, plan with each, and note the errors that name them."""
     from vaswani_hf.recipe import load_recipe
     from vaswani_hf.training import train
-    from vaswani_hf.training.hardware import settled
     from vaswani_hf.training.plan import plan_run
+    from vaswani_hf.training.run import resolve
     from vaswani_hf.training.sharding import prepare_sharding
     from vaswani_hf.training.trainer import VaswaniTrainer, largest_part
 
@@ -111,10 +109,14 @@ def main(recipe, folder):
     seen["out_of_range"] = error_of(loaded, "--optimizer=sgd", "--sgd_momentum=1")
     seen["misspelt"] = error_of(loaded, "--optimizer=sgb")
     seen["parts"] = [largest_part(loaded(*words, "--d_model=512").training, 512) for words in ((), z_loss)]
-    plans = [plan_run(loaded(*words))["memory"]["processor"] for words in ((), sgd)]
+    plans = []
+    for words in ((), sgd):
+        run = loaded(*words)
+        plan = plan_run(run.task, run.data, run.tokenizer, run.model, run.training)
+        plans.append(plan["memory"]["processor"])
     seen["state"] = [plan["optimizer"] / plan["weights"] for plan in plans]
     seen["language_model"] = loaded_language_model(load_recipe, recipe, folder)
-    seen["settled"] = settled(loaded(*z_loss, "--bf16=auto"), None).training.bf16 in (True, False)
+    seen["settled"] = resolve(loaded(*z_loss, "--bf16=auto"), None).training.bf16 in (True, False)
     (folder / "seen.json").write_text(json.dumps(seen))
 
 

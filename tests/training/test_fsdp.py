@@ -12,8 +12,8 @@ from fsdp_worker import train_steps
 from safetensors.torch import load_file
 
 from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training import train
 from vaswani_hf.training.sharding import prepare_sharding
 
@@ -141,9 +141,9 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
     (tmp_path / "global_step5").mkdir()
     for rank in range(2):
         (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    prepare_sharding(zero(), tmp_path, TrainingSection())
+    prepare_sharding(zero(), tmp_path, EncoderDecoderTraining())
     with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, tmp_path, TrainingSection())
+        prepare_sharding(accelerator, tmp_path, EncoderDecoderTraining())
     assert str(error.value) == sentence.format(tmp_path)
 
 
@@ -161,16 +161,16 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
 def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, fields, sentence):
     checkpoint = tmp_path if fields.pop("checkpoint", False) else None
     with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, checkpoint, TrainingSection(**fields))
+        prepare_sharding(accelerator, checkpoint, EncoderDecoderTraining(**fields))
     assert str(error.value) == sentence.format(tmp_path)
 
 
 def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     alone = SimpleNamespace(state=SimpleNamespace(), print=print)
-    prepare_sharding(alone, None, TrainingSection())
+    prepare_sharding(alone, None, EncoderDecoderTraining())
     assert capsys.readouterr().out == "FSDP needs several accelerators: here every process keeps the whole model\n"
     (tmp_path / "pytorch_model_fsdp.bin").touch()
     with pytest.raises(ValueError) as error:
-        prepare_sharding(alone, tmp_path, TrainingSection())
+        prepare_sharding(alone, tmp_path, EncoderDecoderTraining())
     assert str(error.value) == f"'{tmp_path}' was saved with FSDP; resume it with FSDP, not without it."

@@ -13,7 +13,8 @@ from vaswani_hf import processor
 from vaswani_hf.model import attention_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import hardware, trainer
-from vaswani_hf.training.hardware import described, settled
+from vaswani_hf.training.hardware import described, resolve_defaults
+from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.trainer import VaswaniTrainer
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
@@ -37,6 +38,16 @@ def machine(monkeypatch, set_bfloat16):
 AUTO = ["--bf16", "auto"]
 # The tiny model with the batches of a large one.
 LARGE = [*AUTO, "--source_tokens_per_batch=1000000", "--model.d_model=256", "--model.encoder_ffn_dim=2048"]
+
+
+def model_of(recipe):
+    return planned_model(planned_config(recipe.model, recipe.tokenizer), recipe.task)
+
+
+def resolved(recipe):
+    return resolve_defaults(recipe.training, None, model_of(recipe), streams=recipe.data.streaming)
+
+
 IN_BFLOAT16 = "computing in bfloat16 (to compute in float32: `--bf16 false`)"
 IN_FLOAT32 = "computing in float32 (to compute in bfloat16: `--bf16 true`)"
 WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {})"
@@ -62,7 +73,7 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
 def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16, words, means):
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
-    assert described(settled(recipe, None).training, torch.device(device)) == means
+    assert described(resolved(recipe), torch.device(device)) == means
 
 
 @pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16", "bf16"])
@@ -73,7 +84,7 @@ def test_bfloat16_is_on_where_the_products_of_a_batch_are_large(machine, monkeyp
     machine("cpu", True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
     recipe = load_recipe(CONFIGURATION / f"{recipe}.yaml", needs_data=False)
-    assert settled(recipe, None).training.bf16 is pays
+    assert resolved(recipe).bf16 is pays
 
 
 def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine):
@@ -81,7 +92,7 @@ def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine
     words = ["--vocab_size=2000", "--source_tokens_per_batch=1000000", "--target_tokens_per_batch=1000000"]
     recipe = load_recipe(CONFIGURATION / "numbers.yaml", words)
     # 2**19 / 128 positions; 6 operations for each of the 393,216 weights of attention, 262,144 of feed-forward, and the output.
-    assert hardware._flops_at_once(recipe) == 6 * 4096 * (655_360 + 2000 * 128)
+    assert hardware._flops_at_once(recipe.training, model_of(recipe)) == 6 * 4096 * (655_360 + 2000 * 128)
 
 
 def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkeypatch, capsys):
@@ -113,7 +124,7 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
 def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     machine("cuda", True)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    training = settled(load_recipe(run.recipe, [*AUTO, "--dataloader_num_workers=0"]), None).training
+    training = resolved(load_recipe(run.recipe, [*AUTO, "--dataloader_num_workers=0"]))
     assert training.bf16 is False
     assert described(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
 
@@ -188,5 +199,5 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
 def test_a_build_for_gpus_on_a_machine_without_one_is_on_the_processor(run, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    training = hardware.settled(load_recipe(run.recipe), None).training
+    training = resolved(load_recipe(run.recipe))
     assert training.dataloader_num_workers == 0

@@ -24,8 +24,8 @@ def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finish
     assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
     assert f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n" in capsys.readouterr().out
     recorded = load_recipe(folder / "recipe.yaml").model
-    assert recorded["init_from"] == str(finished)
-    assert recorded["d_model"] == 16
+    assert recorded.init_from == str(finished)
+    assert recorded.d_model == 16
     section = load_recipe(folder / "recipe.yaml").tokenizer
     assert (section.vocab_size, section.lowercase) == (len(load_tokenizers(finished)[0]), False)
     trained = run("trained", f"--init_from={finished}")
@@ -80,7 +80,7 @@ def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_
     # Wherever it lay.
     keys = (f"--init_from={tmp_path / 'moved' / 'base'}", "--dropout=0.3")
     assert same(weights(run("part", *keys, "--resume=true")), weights(whole))
-    assert load_recipe(tmp_path / "part" / "recipe.yaml").model["init_from"] == str(base)
+    assert load_recipe(tmp_path / "part" / "recipe.yaml").model.init_from == str(base)
     # A record that was fetched from the Hub has its name alone.
     record = tmp_path / "part" / "recipe.yaml"
     record.write_text(record.read_text().replace(str(base), "base"))
@@ -102,7 +102,7 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
     moved = base.rename(tmp_path / "moved" / "base")
     run("next", f"--init_from={moved}", *AT_REST, "--resume=true")
     assert same(weights(folder), weights(finished))
-    assert load_recipe(folder / "recipe.yaml").model["init_from"] == str(moved)
+    assert load_recipe(folder / "recipe.yaml").model.init_from == str(moved)
 
 
 def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(run):

@@ -14,9 +14,9 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.optimization.optimizers.adamw import AdamWSettings, build_adamw
 from vaswani_hf.optimization.optimizers.muon import Muon, build_muon
 from vaswani_hf.optimization.schedules import learning_rate, scheduled_rate, scheduler_of
+from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.translation.translator import Translator
 
@@ -40,7 +40,7 @@ def test_steps_count_from_one(step, warmup, name, value):
 def test_the_scheduler_gives_step_n_the_rate_of_step_n():
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([weight], lr=123.0)
-    training = TrainingSection(warmup_steps=3, learning_rate_factor=0.5)
+    training = EncoderDecoderTraining(warmup_steps=3, learning_rate_factor=0.5)
     scheduler = scheduler_of(optimizer, training, d_model=64, max_steps=7)
     for step in range(1, 8):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(step, 64, 3, 0.5))
@@ -61,7 +61,7 @@ def test_the_scheduler_gives_step_n_the_rate_of_step_n():
     ],
 )
 def test_other_schedules_rise_to_the_highest_rate_and_fall_as_they_say(kind, rates):
-    training = TrainingSection(lr_scheduler_type=kind, learning_rate=0.4, warmup_steps=2)
+    training = EncoderDecoderTraining(lr_scheduler_type=kind, learning_rate=0.4, warmup_steps=2)
     assert [scheduled_rate(step, training, 64, 5) for step in range(1, 6)] == pytest.approx(rates)
 
 

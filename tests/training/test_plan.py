@@ -18,8 +18,8 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.cli import main
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
+from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import TrainingSection
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -76,7 +76,7 @@ def built(recipe):
 )
 def test_planned_parameters_are_those_of_the_model_that_a_run_builds(name, overrides):
     recipe = load_recipe(CONFIGURATION / f"{name}.yaml", overrides, needs_data=False)
-    planned = parameters_by_part(planned_model(planned_config(recipe), recipe.task))
+    planned = parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer), recipe.task))
     numbers = {id(parameter): parameter.numel() for parameter in built(recipe).parameters()}
     assert planned["total"] == sum(numbers.values())
     stacks = [planned[stack] for stack in ("encoder", "decoder") if stack in planned]
@@ -87,7 +87,8 @@ def test_planned_parameters_are_those_of_the_model_that_a_run_builds(name, overr
 def test_the_parameters_of_base_by_hand():
     d, f, classes = 512, 2048, 37000
     feed_forward = 6 * (2 * d * f + f + d)
-    assert parameters_by_part(planned_model(planned_config(load_recipe(BASE)))) == {
+    recipe = load_recipe(BASE)
+    assert parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer))) == {
         "total": classes * d + 18 * 4 * d * d + 2 * feed_forward + 30 * 2 * d,
         "embeddings": classes * d,
         "encoder": {
@@ -105,11 +106,15 @@ def test_the_parameters_of_base_by_hand():
     }
 
 
+def plan_of(recipe, **options):
+    return plan_run(recipe.task, recipe.data, recipe.tokenizer, recipe.model, recipe.training, **options)
+
+
 def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **training):
     """The planned cost of a step of a small model."""
     return step_cost(
         VaswaniConfig(**SMALL | (fields or {})),
-        TrainingSection(**training),
+        EncoderDecoderTraining(**training),
         rows=rows,
         source_length=LENGTH,
         target_length=LENGTH,
@@ -123,7 +128,7 @@ class RealStep:
 
     def __init__(self, fields, rows, **training):
         torch.manual_seed(0)
-        self.training = TrainingSection(**training)
+        self.training = EncoderDecoderTraining(**training)
         self.model = VaswaniForSeq2SeqLM(VaswaniConfig(**SMALL | fields)).train()
         self.model.config.use_cache = False
         if self.training.gradient_checkpointing:
@@ -198,7 +203,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
         config = VaswaniConfig(**SMALL | fields)
         lengths = {"source_length": 256, "target_length": 256}
-        return step_cost(config, TrainingSection(), rows=1, on_accelerator=True, **lengths).batch_flops
+        return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
     # 64 queries of a block have 68 keys in the encoder and 66 in the decoder instead of 256.
     fewer = 3 * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
@@ -271,7 +276,7 @@ def test_average_muon_and_frozen_weights_change_what_is_kept():
 
 @pytest.fixture(scope="module")
 def base_plan():
-    return plan_run(load_recipe(BASE, ["--bf16", "false"]), hardware="P100")
+    return plan_of(load_recipe(BASE, ["--bf16", "false"]), hardware="P100")
 
 
 def test_a_processor_computes_parts_of_a_batch(base_plan):
@@ -285,17 +290,17 @@ def test_the_paper_s_runs_take_the_paper_s_hours_and_operations(base_plan):
     assert base_plan["hours"] == pytest.approx(100_000 * 0.4 / 3600)
     assert base_plan["flops"]["paper"]["run"] == pytest.approx(100_000 * 0.4 * 8 * 9.5e12)
     assert base_plan["source_tokens"] == base_plan["target_tokens"] == 2_500_000_000
-    big = plan_run(load_recipe(CONFIGURATION / "wmt14" / "big_en_de.yaml"), hardware="k80")
+    big = plan_of(load_recipe(CONFIGURATION / "wmt14" / "big_en_de.yaml"), hardware="k80")
     assert big["flops"]["paper"]["run"] == pytest.approx(300_000 * 1.0 * 8 * 9.5e12)
     assert big["hours"] == pytest.approx(300_000 * 1.0 * 9.5 / 2.8 / 3600) and big["hardware"] == "8 x K80"
 
 
 def test_hours_by_a_measured_rate_are_of_all_batches_of_a_step():
-    plan = plan_run(load_recipe(NUMBERS), tokens_per_second=1000)
+    plan = plan_of(load_recipe(NUMBERS), tokens_per_second=1000)
     assert plan["target_tokens"] == 1300 * 2 * 512
     assert plan["hours"] == pytest.approx(1300 * 2 * 512 / 1000 / 3600)
     assert plan["flops"]["counted"]["run"] == 1300 * plan["flops"]["counted"]["step"]
-    one = plan_run(load_recipe(NUMBERS, ["--gradient_accumulation_steps", "1"]))
+    one = plan_of(load_recipe(NUMBERS, ["--gradient_accumulation_steps", "1"]))
     assert plan["flops"]["counted"]["step"] == 2 * one["flops"]["counted"]["step"]
 
 
@@ -311,7 +316,7 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.chdir(tmp_path)
     plan = json.loads(printed(capsys, NUMBERS, "--json"))
-    assert plan == plan_run(load_recipe(NUMBERS))
+    assert plan == plan_of(load_recipe(NUMBERS))
     assert (plan["hours"], plan["flops"]["mean_length"]) == (None, 32)
     assert not list(tmp_path.iterdir())
 

@@ -10,20 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from vaswani_hf.translation.pytorch import PyTorchBackend
 
 from vaswani_hf.convert.export import export
-from vaswani_hf.model.backend_vaswani import PyTorchBackend
-from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.recipe.schema import DataSection
-from vaswani_hf.tasks import TASKS
+from vaswani_hf.settings.data import TranslationData
 from vaswani_hf.training import train
-from vaswani_hf.translation import Translator
 from vaswani_hf.translation.distillation import DistillationJob, distill
-
-load_split = TASKS["translation"].load_split
+from vaswani_hf.translation.translator import TranslationOptions, Translator
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -48,7 +45,7 @@ def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
+        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
                 folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]
@@ -113,10 +110,8 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
-    assert "by the model teacher" in TASKS["translation"].pin_data(DataSection(train_pairs=files), None).attribution
-    assert TASKS["translation"].pin_data(DataSection(train_pairs=files[1:]), None) == DataSection(
-        train_pairs=files[1:]
-    )
+    assert "by the model teacher" in pin_dataset(TranslationData(train_pairs=files), None).attribution
+    assert pin_dataset(TranslationData(train_pairs=files[1:]), None) == TranslationData(train_pairs=files[1:])
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):
@@ -172,7 +167,6 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, tmp_path, mon
     loaded = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(pairs)])
     options = TranslationOptions.of(on_error="skip", num_return_sequences=40)
     given = {"model": str(teacher), "device": "cpu", "recipe": loaded, "options": options, "output": str(output)}
-    given["load_split"] = load_split
     with pytest.raises(ValueError, match="^All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`"):
         distill(DistillationJob(**given, keep_references=True))
     assert not output.exists()
@@ -194,13 +188,7 @@ def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJo
     options = TranslationOptions.of(window=4, num_return_sequences=2)
     loaded = load_recipe(recipe, ["--numbers_train_size", "11"])
     return DistillationJob(
-        model=str(teacher),
-        device="cpu",
-        recipe=loaded,
-        load_split=load_split,
-        options=options,
-        output=str(output),
-        **given,
+        model=str(teacher), device="cpu", recipe=loaded, options=options, output=str(output), **given
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
-from ..recipe.schema import FREE_FIELDS
+from ..settings.sections import FREE_FIELDS
 from .comparison import Tokenizers
 
 # A function of a config that gives the reason why a format cannot express a field, or None if the format can.

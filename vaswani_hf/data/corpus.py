@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +19,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
-from ..recipe.published import is_on_hub
-from ..recipe.schema import DataSection
+from ..settings.data import CorpusData, is_on_hub
 from .batching import PairCollator
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest
@@ -78,7 +77,7 @@ class Corpus:
         return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
-def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
+def pin_dataset(data: CorpusData, earlier: CorpusData | None) -> CorpusData:
     """The sources with one commit of their dataset, and with the licence of its card if the recipe has none.
 
     The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
@@ -92,13 +91,13 @@ def pin_dataset(data: DataSection, earlier: DataSection | None) -> DataSection:
     if os.path.isdir(data.dataset):
         # Without the dot the name would mean a repository of the Hub on a machine that lacks the folder.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
-        return replace(data, dataset=relative)
+        return data.replace(dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
     if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
         revision, license = recorded.dataset_revision, recorded.license
     else:
         revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
-    return replace(data, dataset_revision=revision, license=data.license or license)
+    return data.replace(dataset_revision=revision, license=data.license or license)
 
 
 def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
@@ -141,9 +140,9 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
 
 
 def load_splits(
-    load_split: Callable[[DataSection, str, int], Dataset | IterableDataset | None],
-    check_split: Callable[[Dataset, DataSection, str], None],
-    data: DataSection,
+    load_split: Callable[[CorpusData, str, int], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, CorpusData, str], None],
+    data: CorpusData,
     seed: int,
 ) -> dict[str, Any]:
     """The text of each split, None without one. `check_split` checks each of them that is not a stream."""
@@ -168,7 +167,7 @@ def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) 
 
 
 def load_dataset_split(
-    data: DataSection, split: str, source_column: str, target_column: str
+    data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
     """These columns of a split of `data.dataset`; None if the recipe names no dataset or no such split."""
     name = getattr(data, f"{split}_split")
@@ -201,7 +200,7 @@ def join_corpora(sources: Sequence[PairSource]) -> Dataset:
     return concatenate_datasets(corpora)
 
 
-def split_name(data: DataSection, split: str) -> str:
+def split_name(data: CorpusData, split: str) -> str:
     """The files of a split, or the dataset and the key of the split, for messages."""
     return (
         " and ".join(data.files(split))

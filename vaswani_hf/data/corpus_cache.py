@@ -16,7 +16,7 @@ from datasets import Dataset, IterableDataset
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder, write_whole
 from ..checkpoint.manifest import damage, seal
 from ..checkpoint.tokenizers import save_tokenizers
-from ..recipe.schema import TokenizerSection
+from ..settings.sections import AnyTokenizer
 from ..version import __version__
 from .columns import corpus_digest, kept_rows
 from .memory import return_free_memory
@@ -35,8 +35,8 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
-    train_on: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
-    section: TokenizerSection,
+    train_on: Callable[[AnyTokenizer, Dataset | IterableDataset, int], tuple[Any, Any]],
+    section: AnyTokenizer,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,

@@ -32,7 +32,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..recipe.schema import SMALLEST_VOCABULARY, TokenizerSection
+from ..settings.sections import SMALLEST_VOCABULARY, AnyTokenizer
 from .memory import mapped_files
 from .preparation import has_too_many_characters
 from .word_encoding import begins_with_a_space
@@ -78,7 +78,7 @@ SENTENCE = TextForm()
 
 
 def train_on_sides(
-    section: TokenizerSection,
+    section: AnyTokenizer,
     pairs: Dataset | IterableDataset,
     sides: tuple[str, ...],
     model_max_length: int,

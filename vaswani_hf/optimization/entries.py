@@ -1,12 +1,9 @@
-"""The classes of the entries of the tables, and the declaration of the keys that an entry has in a recipe.
+"""The classes of the entries of the tables.
 
-An entry declares its keys as a dataclass, `settings`. Its fields become keys of the recipe's section
-`training` (see recipe/schema.py). Two entries that share a key inherit it from one class. recipe/checks.py
-derives from the tables which keys go together.
+An entry declares its keys as a class of settings. The fields become keys of the recipe's section `training` (see
+section.py). Two entries that share a key inherit it from one class.
 """
 
-import dataclasses
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,48 +14,8 @@ from torch import nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-
-
-@dataclass(frozen=True)
-class Range:
-    """The numbers that a key accepts.
-
-    Attributes:
-        words (str): The range in words, which complete "must be".
-        contains (Callable): True for a number that is accepted.
-    """
-
-    words: str
-    contains: Callable[[float], bool]
-
-
-NOT_NEGATIVE = Range("0 or more", lambda value: 0 <= value < math.inf)
-POSITIVE = Range("positive", lambda value: 0 < value < math.inf)
-SHARE = Range("from 0 up to, but not including, 1", lambda value: 0 <= value < 1)
-
-
-def key(default: Any, accepted: Range, *, is_required: bool = False) -> Any:
-    """A field of an entry's `settings`.
-
-    Args:
-        default (Any): The value if the recipe does not have the key; None if the key is required.
-        accepted (Range): The numbers that the key accepts.
-        is_required (bool): A recipe that selects an entry with this key must give a value.
-
-    Returns:
-        Any: The field of a dataclass.
-    """
-    return dataclasses.field(default=default, metadata={"range": accepted, "is_required": is_required})
-
-
-@dataclass
-class NoSettings:
-    """The settings of an entry without keys of its own."""
-
-
-def keys_of(settings: type) -> dict[str, dataclasses.Field]:
-    """The fields of an entry's `settings` by name."""
-    return {field.name: field for field in dataclasses.fields(settings)}
+from ..settings.base import Settings
+from ..settings.sections import ModelSettings
 
 
 class BuildOptimizer(Protocol):
@@ -78,14 +35,14 @@ class Optimizer:
     Attributes:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Makes the optimizer.
-        settings (type): A dataclass with the keys that the optimizer has in the section `training`.
+        settings (type): The class with the keys that the optimizer has in the section `training`.
         needs_whole_weights (bool): The optimizer does not work if FSDP or DeepSpeed shards weights or
             gradients.
     """
 
     name: str
     build: BuildOptimizer
-    settings: type = NoSettings
+    settings: type[Settings] = Settings
     needs_whole_weights: bool = True
 
 
@@ -102,7 +59,7 @@ class Schedule:
     Attributes:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Gives the learning rate of a step.
-        settings (type): A dataclass with the keys that the schedule has in the section `training`.
+        settings (type): The class with the keys that the schedule has in the section `training`.
         rate_key (str): The key that makes all rates smaller; a run that diverges advises to lower it.
         depends_on_length (bool): The rates depend on the number of steps of the run, so that a run cannot be
             made longer.
@@ -110,7 +67,7 @@ class Schedule:
 
     name: str
     rate: Rate
-    settings: type
+    settings: type[Settings]
     rate_key: str
     depends_on_length: bool = False
 
@@ -138,7 +95,7 @@ class BuildLoss(Protocol):
     ) -> RegularizedLoss: ...
 
 
-def accept_any_model(settings: Any, model: dict[str, Any]) -> None:
+def accept_any_model(settings: Any, model: ModelSettings) -> None:
     """Accept every recipe."""
 
 
@@ -149,7 +106,7 @@ class Regularizer:
     Attributes:
         name (str): The name in messages.
         build (BuildLoss): Makes the loss.
-        settings (type): A dataclass with the keys that the regulariser has in the section `training`.
+        settings (type): The class with the keys that the regulariser has in the section `training`.
         strength (str): The key that turns the regulariser on if its value is not 0.
         num_passes (int): Forward passes over a batch that are computed at once.
         needs_whole_weights (bool): The regulariser does not work if FSDP or DeepSpeed shards weights or
@@ -161,9 +118,9 @@ class Regularizer:
 
     name: str
     build: BuildLoss
-    settings: type
+    settings: type[Settings]
     strength: str
     num_passes: int = 1
     needs_whole_weights: bool = True
     needs_encoder_decoder: bool = True
-    check: Callable[[Any, dict[str, Any]], None] = accept_any_model
+    check: Callable[[Any, ModelSettings], None] = accept_any_model

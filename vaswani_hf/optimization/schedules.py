@@ -5,28 +5,29 @@ A schedule is short, so that all of them are in this file. A new one is a functi
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pydantic import Field
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from .entries import NOT_NEGATIVE, POSITIVE, Schedule, key
+from ..settings.base import Settings
+from .entries import Schedule
 
 
-@dataclass
-class PaperSettings:
+class PaperSettings(Settings):
     """The key of the paper's schedule, whose rates follow from the width and the warmup (Section 5.3)."""
 
-    learning_rate_factor: float = key(1.0, NOT_NEGATIVE)
+    learning_rate_factor: float = Field(1.0, ge=0)
+    """Multiplies the learning rates of the paper's schedule."""
 
 
-@dataclass
-class HighestRateSettings:
+class HighestRateSettings(Settings):
     """The key of the schedules that rise to a rate, which they reach at the last step of the warmup."""
 
-    learning_rate: float | None = key(None, POSITIVE, is_required=True)
+    learning_rate: float = Field(gt=0)
+    """The highest learning rate, which the schedule reaches at the last step of the warmup."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -96,7 +97,7 @@ def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> fl
 
     Args:
         step (int): The optimizer step that the rate is for, counted from 1.
-        training (TrainingSection): The section of the recipe that selects the schedule and has its keys.
+        training (TrainingSettings): The section of the recipe that selects the schedule and has its keys.
         d_model (int): Width of the model.
         max_steps (int): The last step.
 
@@ -116,7 +117,7 @@ def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: i
 
     Args:
         optimizer (Optimizer): Any optimizer of PyTorch.
-        training (TrainingSection): The section of the recipe that selects the schedule and has its keys.
+        training (TrainingSettings): The section of the recipe that selects the schedule and has its keys.
         d_model (int): Width of the model.
         max_steps (int): The last step.
 

@@ -33,7 +33,8 @@ from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import verify_download
 from ..checkpoint.manifest import damage, facts_of, seal
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from ..recipe.schema import PublishingSection, TrainingSection
+from ..optimization.section import AnyTraining
+from ..settings.sections import PublishingSettings
 from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens, stage_repository, upload
 
 LAST_CHECKPOINT = "last-checkpoint"
@@ -51,7 +52,7 @@ class PushCheckpointsCallback(TrainerCallback):
     unless it is the last one.
     """
 
-    def __init__(self, folder: str | Path, publishing: PublishingSection):
+    def __init__(self, folder: str | Path, publishing: PublishingSettings):
         self.folder = Path(folder)
         self.publishing = publishing
         self.thread: threading.Thread | None = None
@@ -133,7 +134,7 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
     seal(folder, facts_of(checkpoint))
 
 
-def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> None:
+def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
     """Download the checkpoints that an earlier run has pushed, unless the output folder has some."""
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
@@ -168,7 +169,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: TrainingSection) -> 
         )
 
 
-def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, int]]:
+def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
     """The folder of the newest commit in the cache, and the steps of its checkpoints by their names."""
     api = HfApi()
     if "/" not in repo_id:
@@ -207,7 +208,7 @@ def _download(repo_id: str, training: TrainingSection) -> tuple[Path, dict[str, 
     return snapshot, steps
 
 
-def _best_step(newest: Path, training: TrainingSection, among: list[str] | None = None) -> int | None:
+def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = None) -> int | None:
     """The step with the best evaluation in the log of the newest checkpoint."""
     scores = scores_by_step(read_state(newest)["log_history"], training.metric_for_best_model)
     if among is not None:

@@ -28,9 +28,10 @@ from ..checkpoint.files import (
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.options_vaswani import DECODING_SETTINGS
+from ..recipe import Recipe
 from ..recipe.licenses import RESEARCH_ONLY, check_license
-from ..recipe.published import bases, is_folder_of_base, last_part
-from ..recipe.schema import Recipe
+from ..recipe.published import is_folder_of_base
+from ..settings.data import last_part
 from ..tasks import TASKS, CardWords, Task
 from .record import data_facts, published_yaml, read_record, recorded_recipe
 
@@ -48,7 +49,7 @@ def model_card(
     recipe, results, data = _record(folder)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
-    begun_with = bases(recipe) if recipe else []
+    begun_with = recipe.model.bases() if recipe else []
     facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
         "training": results.get("training") or {},

@@ -7,8 +7,8 @@ from typing import Any
 from ..checkpoint.files import recipe_file
 from ..recipe import Recipe, load_recipe
 from ..recipe.licenses import data_license
-from ..recipe.published import is_on_hub, last_part, published_recipe
-from ..recipe.schema import DataSection
+from ..recipe.published import published_recipe
+from ..settings.data import AnyData, is_on_hub, last_part
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -41,16 +41,16 @@ def published_yaml(folder: Path, license: str | None = None) -> str | None:
     if recorded is None:
         return None
     recipe = published_recipe(recorded)
-    recipe.publishing.license = license or recipe.publishing.license
-    return recipe.to_yaml()
+    publishing = recipe.publishing.replace(license=license or recipe.publishing.license)
+    return recipe.replace(publishing=publishing).to_yaml()
 
 
-def data_facts(data: DataSection) -> dict[str, Any]:
+def data_facts(data: AnyData) -> dict[str, Any]:
     """The data of a run for its card and its results.json, without the folders that the data lies in."""
     return {
         "source_language": data.source_language,
         "target_language": data.target_language,
-        "language": data.language,
+        "language": getattr(data, "language", ""),
         "license": data_license(data),
         "attribution": data.attribution,
         "train": _split_facts(data, "train"),
@@ -59,7 +59,7 @@ def data_facts(data: DataSection) -> dict[str, Any]:
     }
 
 
-def _split_facts(data: DataSection, split: str) -> dict[str, Any] | None:
+def _split_facts(data: AnyData, split: str) -> dict[str, Any] | None:
     if data.corpus:
         return {"name": data.corpus, "split": split}
     files = [last_part(path) for path in data.files(split)]

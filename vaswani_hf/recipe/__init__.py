@@ -1,6 +1,6 @@
-"""Recipes: everything that one run is, in one YAML file."""
+"""Recipes: all settings of one run, in one YAML file."""
 
 from .loading import load_recipe
-from .schema import Recipe
+from .recipe import Recipe, make_recipe
 
-__all__ = ["Recipe", "load_recipe"]
+__all__ = ["Recipe", "load_recipe", "make_recipe"]

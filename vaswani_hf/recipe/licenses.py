@@ -2,7 +2,7 @@
 
 import re
 
-from .schema import DataSection
+from ..settings.data import DataSettings
 
 # The licence of data for which nothing is stated except that research may use it. The Hub has no such
 # identifier.
@@ -14,7 +14,7 @@ _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
 _UNDECIDED = ("other", "unknown")
 
 
-def data_license(data: DataSection) -> str | None:
+def data_license(data: DataSettings) -> str | None:
     """The licence of the training data, an identifier of the Hub or "research-only"; None if not known."""
     # The package generates the corpora of `data.corpus` itself.
     return data.license or ("apache-2.0" if data.corpus else None)

@@ -1,28 +1,23 @@
-"""Loading a recipe: YAML over the YAML that it extends, keys of the command line over both, and the type of each value.
+"""Loading a recipe: YAML over the YAML that it extends, and keys of the command line over both."""
 
-The keys stand in schema.py; checks.py judges their values together.
-"""
-
-import dataclasses
 import os
 import re
 import types
 import typing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from ..model.configuration_vaswani import VaswaniConfig, nearest_name
-from .checks import check_recipe
-from .schema import MODEL_FIELDS, STACKS, Recipe, flat
-from .tasks import refuse_keys_of_other_tasks, settle_task
+from ..model.configuration_vaswani import nearest_name
+from ..settings.base import Settings, shown
+from .recipe import RECIPES, Recipe, make_recipe, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that reads 7e-4 as a number, which YAML 1.1 takes for text, and refuses keys that are given twice."""
+    """A loader that reads 7e-4 as a number, which YAML 1.1 reads as text, and refuses keys that are given twice."""
 
-    # The words that name a file which another one extends.
+    # The words that name a file which another file extends.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -43,38 +38,39 @@ _Loader.add_implicit_resolver(
 def load_recipe(
     path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
 ) -> Recipe:
-    """A recipe from a file, over the one that it extends, with keys of the command line over both.
+    """A recipe from a file, over the recipe that it extends, with keys of the command line over both.
 
     Args:
-        path (str or Path): A YAML file; its key `extends`, if it has one, names another one, relative to this one.
+        path (str or Path): A YAML file; its key `extends`, if it has one, names another file, relative to this one.
         overrides (list, optional): `["--key", "value", …]`; a key is `section.key`, or the key alone.
-        needs_data (bool): It must say what it is trained on.
-        is_record (bool): A run has recorded it; some versions recorded the keys of all tasks, at their defaults.
+        needs_data (bool): The recipe must say what it is trained on.
+        is_record (bool): A run has recorded the recipe. Keys of other tasks are ignored, and the tokenizer of BLEU may
+            be missing on this machine.
 
     Returns:
-        Recipe: Checked: every key known, every value of its type, the keys together possible.
+        Recipe: Of the class of its task; checked.
 
     Raises:
-        ValueError: If the file or a key is not as it must be.
+        ValueError: If the file cannot be read, or a key or its value is not possible. The message is one sentence.
     """
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    recipe = settle_task(_build(Recipe, content, ""))
+    # A section without keys is null in YAML.
+    content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
+    _refuse_unknown_keys(content, task_of(content), is_record=is_record)
+    recipe = make_recipe(content)
+    if needs_data:
+        recipe.data.require_source()
     if not is_record:
-        refuse_keys_of_other_tasks(recipe.task, flat(content))
-    check_recipe(recipe, needs_data=needs_data, is_record=is_record)
+        recipe.evaluation.check_tokenizer()
     return recipe
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """What the run of a model has recorded, for those who can do without it: another version of the package may have written it.
+    """The recipe that the run of a model has recorded; None if there is none, or none that can be read.
 
-    Args:
-        path (Path, optional): The recorded recipe, if there is one.
-
-    Returns:
-        Recipe: None where there is none, or none that can be read.
+    Another version of the package may have written the record.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -83,13 +79,9 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """The keys of a file over those of the file that it extends; the files before it extend each other, and the last one it.
-
-    Raises:
-        ValueError: If a file extends itself, by others or at once, or something that is no name of a file.
-    """
+    """The keys of a file over those of the file that it extends. Each file of `extending` extends the next one."""
     content = read_mapping(path, extending[-1] if extending else None)
-    for section in (*_sections(), "model") if extending else ():
+    for section in SECTIONS if extending else ():
         if not isinstance(content.get(section, {}), dict | None):
             raise ValueError(
                 f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
@@ -127,15 +119,11 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
     Args:
         path (Path): The file.
         extending (Path, optional): The recipe that extends it.
-
-    Raises:
-        ValueError: If it cannot be read, or is no mapping.
     """
-    of_file = f", of '{path}'" if extending else ""
     remedy = f"; write into '{extending}' what `extends` means, relative to its folder" if extending else ""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
-        loader.of_file = of_file
+        loader.of_file = f", of '{path}'" if extending else ""
         content = loader.get_single_data()
     except OSError as error:
         raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
@@ -144,6 +132,64 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}.")
     return content
+
+
+def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
+    annotations = {name: field.annotation for name, field in recipe.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+
+def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
+    """The type of each key of the recipes of a task, by its place, `section.key`."""
+    sections = _sections_of(recipe)
+    places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
+    for section, kind in sections.items():
+        places |= {f"{section}.{name}": field.annotation for name, field in kind.model_fields.items()}
+    return places
+
+
+SECTIONS = tuple(_sections_of(RECIPES["translation"]))
+_PLACES = {task: _places_of(recipe) for task, recipe in RECIPES.items()}
+# The types of the keys of all tasks.
+_ALL_PLACES = {place: kind for places in _PLACES.values() for place, kind in places.items()}
+
+
+def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
+    """Refuse unknown keys and keys of other tasks, and drop what is null or empty of other tasks.
+
+    In a record, drop all keys of other tasks.
+    """
+    places = _PLACES[task]
+    for section in SECTIONS:
+        keys = content.get(section)
+        for key in [*keys] if isinstance(keys, dict) else ():
+            place = f"{section}.{key}"
+            if place in places:
+                continue
+            if place not in _ALL_PLACES:
+                # A key with the same name in another section, or at the top.
+                elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
+                hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest_name(place, places)}`"
+                raise ValueError(
+                    f"`{place}` is not a key of a recipe, but has the value {shown(keys[key])}; {hint}."
+                )
+            if not is_record and keys[key] not in (None, "", []):
+                owners = " and ".join(f"`task: {name}`" for name in RECIPES if place in _PLACES[name])
+                raise ValueError(
+                    f"`{place}` belongs to {owners}, but is {shown(keys[key])} in a recipe of `task: {task}`; leave it "
+                    "out."
+                )
+            del keys[key]
+    for key in content.keys() - places.keys() - {*SECTIONS}:
+        elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
+        nearest = nearest_name(key, [*SECTIONS, "output_dir", "task", "seed", "extends"])
+        hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest}`"
+        raise ValueError(f"`{key}` is not a key of a recipe, but has the value {shown(content[key])}; {hint}.")
+
+
+def _named(key: str, places: typing.Iterable[str]) -> list[str]:
+    """The places of the keys with this name."""
+    return [place for place in places if place.split(".")[-1] == key]
 
 
 def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
@@ -159,34 +205,14 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
-def _sections() -> dict[str, type]:
-    hints = typing.get_type_hints(Recipe)
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and dataclasses.is_dataclass(hint)}
-
-
-def _places() -> dict[str, list[str]]:
-    """The places, `section.key`, of each key that a recipe can have."""
-    found = {name: [name] for name in ("output_dir", "task", "seed")} | {
-        name: [f"model.{name}"] for name in ("init_from", *MODEL_FIELDS)
-    }
-    for section, section_type in _sections().items():
-        for key in dataclasses.fields(section_type):
-            found.setdefault(key.name, []).append(f"{section}.{key.name}")
-    return found
-
-
 def _place_of(key: str) -> str:
-    """The place that a key of the command line means.
-
-    Raises:
-        ValueError: If there is no such key, or several.
-    """
-    places = _places()
-    whole = [place for of_key in places.values() for place in of_key]
-    found = [key] if key in whole else places.get(key, [])
+    """The place that a key of the command line means."""
+    found = [key] if key in _ALL_PLACES else _named(key, _ALL_PLACES)
     if not found:
-        nearest = nearest_name(key, [*places, *whole])
-        raise ValueError(f"`--{key}` is no key of a recipe; the nearest key is `--{nearest}`.")
+        names = [place.split(".")[-1] for place in _ALL_PLACES]
+        raise ValueError(
+            f"`--{key}` is no key of a recipe; the nearest key is `--{nearest_name(key, [*names, *_ALL_PLACES])}`."
+        )
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
         raise ValueError(f"`--{key}` may mean several keys; write {choices}.")
@@ -194,141 +220,43 @@ def _place_of(key: str) -> str:
 
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
-    section, _, name = _place_of(key).rpartition(".")
+    """Put a value of the command line into the content of a recipe."""
+    place = _place_of(key)
+    section, _, name = place.rpartition(".")
     target = content
     if section:
         target = content[section] = content.get(section) or {}
         if not isinstance(target, dict):
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
-    hint = typing.get_type_hints(_sections().get(section, Recipe)).get(name, Any)
-    is_list = text.startswith("[") and text.endswith("]") or "," in text
-    if list[str] in _options(hint) and is_list and not os.path.exists(text):
-        # One name, of files, is text.
-        hint = list[str]
-    if key.endswith("init_from") and not text.startswith("{"):
-        hint = str | None
-    if str in _options(hint) and not (type(None) in _options(hint) and text in ("null", "None")):
-        target[name] = text
-    elif typing.get_origin(hint) is list and not text.startswith("["):
+    target[name] = _value_of(key, text, _ALL_PLACES[place])
+
+
+def _value_of(key: str, text: str, kind: Any) -> Any:
+    """The value that a word of the command line means for a key of this type."""
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    options = typing.get_args(kind) if is_union else (kind,)
+    is_nullable = type(None) in options
+    if text == "None" or (text == "null" and is_nullable):
+        return None if is_nullable else text
+    lists = [option for option in options if typing.get_origin(option) is list]
+    is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
+    if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
+        # A text may be the name of a file with a comma.
+        return text
+    if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        target[name] = parts if hint == list[str] else [_value(key, part) for part in parts]
-    else:
-        target[name] = _value(key, text) if text != "None" else None
+        return parts if str in typing.get_args(lists[0]) else [_yaml_value(key, part) for part in parts]
+    return _yaml_value(key, text)
 
 
-def _value(key: str, text: str) -> Any:
-    """What a word of the command line means as YAML.
-
-    Raises:
-        ValueError: If it is none.
-    """
+def _yaml_value(key: str, text: str) -> Any:
+    """The value of a word of the command line as YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # The loader says which key stands twice; of a date that there is not, YAML says too little.
+        # The loader says which key stands twice. YAML does not say enough about an impossible date.
         if str(error).startswith("`"):
             raise
     except yaml.YAMLError:
         pass
     raise ValueError(f"`--{key}` must be a value of YAML, but is {text!r}; close its brackets and quotes.")
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a type `A | B`."""
-    # `Literal[…] | None` is of another class than `int | None`.
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-
-
-def _build(section_type: type, content: Any, prefix: str) -> Any:
-    """An instance of a section's dataclass from a mapping, with each value checked against its annotation.
-
-    Raises:
-        ValueError: If a key is unknown or missing, or a value of another type.
-    """
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
-        raise ValueError(f"`{prefix.rstrip('.')}` must be a mapping of keys to values, but is {content!r}.")
-    hints = typing.get_type_hints(section_type)
-    values = {}
-    for key, value in content.items():
-        if key not in hints:
-            nearest = nearest_name(key, hints if prefix else [*hints, "extends"])
-            elsewhere = " or ".join(f"`{place}`" for place in _places().get(str(key), []))
-            hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{prefix}{nearest}`"
-            raise ValueError(f"`{prefix}{key}` is no key of a recipe, given with the value {value!r}; {hint}.")
-        if dataclasses.is_dataclass(hints[key]):
-            values[key] = _build(typing.cast(type, hints[key]), value, f"{prefix}{key}.")
-        elif key == "model":
-            values[key] = _model_fields(value)
-        else:
-            values[key] = _typed(value, hints[key], f"{prefix}{key}")
-    for missing in dataclasses.fields(section_type):
-        required = missing.default is dataclasses.MISSING and missing.default_factory is dataclasses.MISSING
-        if required and missing.name not in values:
-            raise ValueError(f"`{prefix}{missing.name}` must be given in the recipe, but is missing.")
-    return section_type(**values)
-
-
-def _model_fields(content: Any) -> dict[str, Any]:
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ValueError(f"`model` must be a mapping of keys to values, but is {content!r}.")
-    for key, value in content.items():
-        if key == "init_from":
-            _check_init_from(value)
-        elif key not in MODEL_FIELDS:
-            nearest = nearest_name(key, MODEL_FIELDS)
-            place = _places().get(str(key), [f"model.{nearest}"])[0]
-            raise ValueError(
-                f"`model.{key}` is no key of a recipe, given with the value {value!r}; the nearest key is `{place}`."
-            )
-    # The config checks the values and says what is wrong with them.
-    VaswaniConfig(**{key: value for key, value in content.items() if key != "init_from"})
-    return dict(content)
-
-
-def _check_init_from(value: Any) -> None:
-    if not isinstance(value, dict):
-        _typed(value, str | None, "model.init_from")
-        return
-    if not value or value.keys() - set(STACKS):
-        raise ValueError(
-            f"`model.init_from` must name a model, or one for `encoder`, for `decoder` or for each of them, but is {value!r}."
-        )
-    for stack, name in value.items():
-        _typed(name, str, f"model.init_from.{stack}")
-
-
-def _typed(value: Any, hint: Any, name: str) -> Any:
-    options = _options(hint)
-    for option in options:
-        if _is_of_type(value, option):
-            return float(value) if option is float else value
-    words = " or ".join(_type_words(option) for option in options)
-    # YAML 1.1 takes the language code "no" for False.
-    quotes = "; put it in quotes" if isinstance(value, bool) and str in options else ""
-    raise ValueError(f"`{name}` must be {words}, but is {value!r}{quotes}.")
-
-
-def _is_of_type(value: Any, option: Any) -> bool:
-    if option is type(None):
-        return value is None
-    if typing.get_origin(option) is Literal:
-        return value in typing.get_args(option)
-    if typing.get_origin(option) is list:
-        return isinstance(value, list) and all(_is_of_type(item, typing.get_args(option)[0]) for item in value)
-    if option in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float) if option is float else option)
-
-
-def _type_words(option: Any) -> str:
-    if option is type(None):
-        return "null"
-    if typing.get_origin(option) is Literal:
-        return " or ".join(repr(choice) for choice in typing.get_args(option))
-    if typing.get_origin(option) is list:
-        return "a list of numbers" if option == list[float] else "a list"
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}[option]

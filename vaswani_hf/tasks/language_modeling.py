@@ -44,7 +44,8 @@ from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING, batches_by_length
-from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..settings.data import TextData
+from ..settings.sections import AnyEvaluation, AnyTokenizer
 from ..translation.translator import checked_device
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
@@ -71,7 +72,7 @@ class LanguageModeling(Task):
         scored_tokens: What the scored tokens are, for the card.
     """
 
-    data_settings = DataSection
+    data_settings = TextData
     translator_class = None
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     form: TextForm
@@ -93,10 +94,10 @@ class LanguageModeling(Task):
         """The labels and the logits [B, L, V] that predict them."""
         return labels, logits
 
-    def pin_data(self, data: DataSection, earlier: DataSection | None) -> DataSection:
+    def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
         return pin_dataset(data, earlier)
 
-    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+    def load_split(self, data: TextData, split: str, seed: int) -> Dataset | IterableDataset | None:
         streaming = data.streaming and split == "train"
         if data.corpus:
             numbers = number_split(data.numbers_train_size, seed, split)
@@ -110,7 +111,7 @@ class LanguageModeling(Task):
         return load_dataset_split(data, split, data.text_column, data.text_column)
 
     def load_corpus(
-        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TextData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:
@@ -139,7 +140,7 @@ class LanguageModeling(Task):
         return own, own
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+        self, folder: Path, test: Dataset, data: TextData, evaluation: AnyEvaluation, device: str
     ) -> Scores:
         model = load_model(folder, kinds=LANGUAGE_MODELS).to(device)
         tokenizer, _ = load_tokenizers(folder)
@@ -152,7 +153,7 @@ class LanguageModeling(Task):
         return Scores(scores, [line])
 
     def card_words(
-        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+        self, facts: dict[str, Any], data: TextData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         example_of_numbers, example = self.examples
         scores = []
@@ -231,14 +232,14 @@ class MaskedLanguageModeling(LanguageModeling):
         return MaskingCollator(tokenizer, seed)
 
 
-def _check_split(texts: Dataset, data: DataSection, split: str) -> None:
+def _check_split(texts: Dataset, data: TextData, split: str) -> None:
     fault = f"must hold text, but each of {len(texts):,} is empty."
     max_length = None if split == "test" else data.max_length
     refuse_unusable(texts, split_name(data, split), max_length, fault)
 
 
 def _train_tokenizers(
-    section: TokenizerSection, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
+    section: AnyTokenizer, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
 ) -> Tokenizers:
     tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
     return tokenizer, tokenizer

@@ -24,7 +24,8 @@ from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
-from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..settings.data import TreebankData
+from ..settings.sections import AnyEvaluation, AnyTokenizer
 from ..version import __version__
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
@@ -41,13 +42,13 @@ class Parsing(Task):
     """Sentences and their constituency trees, each of which is one line of brackets."""
 
     name = "parsing"
-    data_settings = DataSection
+    data_settings = TreebankData
     model_class = VaswaniForSeq2SeqLM
     translator_class = Parser
     outputs_file = TREES_FILE
     metrics = {"f1": "labelled bracketing F1"}
 
-    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | None:
+    def load_split(self, data: TreebankData, split: str, seed: int) -> Dataset | None:
         if data.corpus:
             trees = tree_split(data.trees_train_size, seed, split)
             return load_pairs(PairSource(dataset=[_pair_of(tree) for tree in trees]))
@@ -55,7 +56,7 @@ class Parsing(Task):
         return load_treebank(files) if files else None
 
     def load_corpus(
-        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TreebankData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:
@@ -80,11 +81,11 @@ class Parsing(Task):
             raise ValueError("has no vocabulary of trees")
         return source, target
 
-    def planned_target_size(self, tokenizer: TokenizerSection) -> int:
+    def planned_target_size(self, tokenizer: AnyTokenizer) -> int:
         return _WALL_STREET_JOURNAL_SYMBOLS
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+        self, folder: Path, test: Dataset, data: TreebankData, evaluation: AnyEvaluation, device: str
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
         gold = [tree_of(text) if text else Tree((), (), ()) for text in test["target"]]
@@ -97,7 +98,7 @@ class Parsing(Task):
         return Scores(scores, [line], lines_of(trees))
 
     def card_words(
-        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+        self, facts: dict[str, Any], data: TreebankData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         example = "the dog sees the cat ."
         scores = []
@@ -138,7 +139,7 @@ def _pair_of(tree: Tree) -> dict[str, str]:
     return {"source": tree.sentence, "target": str(tree)}
 
 
-def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
+def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
     fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
     max_length = None if split == "test" else data.max_length
     refuse_unusable(pairs, split_name(data, split), max_length, fault)
@@ -172,7 +173,7 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
             yield _pair_of(tree)
 
 
-def _train_tokenizers(section: TokenizerSection, pairs: Dataset, model_max_length: int) -> Tokenizers:
+def _train_tokenizers(section: AnyTokenizer, pairs: Dataset, model_max_length: int) -> Tokenizers:
     """Byte-level BPE for the sentences, and the symbols of the trees."""
     source = train_on_sides(section, pairs, ("source",), model_max_length)
     return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)

@@ -1,6 +1,5 @@
 """Translation: sentence pairs train an encoder and a decoder. BLEU and chrF score the translations."""
 
-import dataclasses
 import math
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,8 @@ from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, n
 from ..evaluation.bleu import exact_match_by, score_translations
 from ..evaluation.evaluate import evaluate_translator
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..recipe.schema import DataSection, EvaluationSection, TokenizerSection
+from ..settings.data import TranslationData
+from ..settings.sections import AnyEvaluation, AnyTokenizer
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
@@ -50,16 +50,16 @@ class Translation(Task):
     """Sentence pairs: the task of the paper (Section 6.1)."""
 
     name = "translation"
-    data_settings = DataSection
+    data_settings = TranslationData
     model_class = VaswaniForSeq2SeqLM
     outputs_file = TRANSLATIONS_FILE
     metrics = {"bleu": "BLEU", "chrf": "chrF"}
 
-    def pin_data(self, data: DataSection, earlier: DataSection | None) -> DataSection:
+    def pin_data(self, data: TranslationData, earlier: TranslationData | None) -> TranslationData:
         pinned = pin_dataset(data, earlier)
         return _with_credit_for_teachers(pinned)
 
-    def load_split(self, data: DataSection, split: str, seed: int) -> Dataset | IterableDataset | None:
+    def load_split(self, data: TranslationData, split: str, seed: int) -> Dataset | IterableDataset | None:
         streaming = data.streaming and split == "train"
         if data.corpus:
             pairs = number_split(data.numbers_train_size, seed, split)
@@ -76,7 +76,7 @@ class Translation(Task):
         return load_dataset_split(data, split, source, target)
 
     def load_corpus(
-        self, data: DataSection, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TranslationData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         tags = (direction_tag(data.source_language),) if data.both_directions else ()
@@ -116,18 +116,18 @@ class Translation(Task):
         own_source = in_form(source, SENTENCE)
         return own_source, own_source if target is source else in_form(target, SENTENCE)
 
-    def validation_metrics(self, evaluation: EvaluationSection) -> tuple[str, ...]:
+    def validation_metrics(self, evaluation: AnyEvaluation) -> tuple[str, ...]:
         return _VALIDATION_METRICS if evaluation.validation_bleu else ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: EvaluationSection
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: AnyEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
         # A greedy search is enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def validation_scores(
-        self, outputs: list[str], targets: list[str], evaluation: EvaluationSection
+        self, outputs: list[str], targets: list[str], evaluation: AnyEvaluation
     ) -> dict[str, float]:
         scores = score_translations(
             outputs,
@@ -138,7 +138,7 @@ class Translation(Task):
         return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: DataSection, evaluation: EvaluationSection, device: str
+        self, folder: Path, test: Dataset, data: TranslationData, evaluation: AnyEvaluation, device: str
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
@@ -168,7 +168,7 @@ class Translation(Task):
         return Scores(scores, lines, "".join(outputs))
 
     def card_words(
-        self, facts: dict[str, Any], data: DataSection | None, test: dict[str, Any], repo_id: str
+        self, facts: dict[str, Any], data: TranslationData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         return CardWords(
             task_type="translation",
@@ -197,7 +197,7 @@ class Translation(Task):
         )
 
 
-def _with_credit_for_teachers(data: DataSection) -> DataSection:
+def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
     """The section with credit for the teachers whose translations are in the files of `vaswani distill`."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
@@ -207,10 +207,10 @@ def _with_credit_for_teachers(data: DataSection) -> DataSection:
     credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
     credits = [data.attribution] if data.attribution else []
     credits += [] if credit in (data.attribution or "") else [credit]
-    return dataclasses.replace(data, attribution="; ".join(credits))
+    return data.replace(attribution="; ".join(credits))
 
 
-def _sources_of_corpora(data: DataSection) -> list[PairSource]:
+def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
     source, target = data.source_language, data.target_language
     if files := data.listed("train_pairs"):
         return [PairSource(pairs_file=file, source_language=source, target_language=target) for file in files]
@@ -218,7 +218,7 @@ def _sources_of_corpora(data: DataSection) -> list[PairSource]:
     return [PairSource(source_file, target_file) for source_file, target_file in aligned]
 
 
-def _weights_of_corpora(data: DataSection) -> list[tuple[str, float]]:
+def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
     """The first file and the weight of each training corpus; nothing if the corpora have no weights."""
     if not data.train_weights:
         return []
@@ -226,7 +226,7 @@ def _weights_of_corpora(data: DataSection) -> list[tuple[str, float]]:
     return list(zip(names, data.train_weights, strict=True))
 
 
-def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
+def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
     """Refuse a split without text. The test split needs text on each side, because each line is scored."""
     name = split_name(data, split)
     if split == "test":
@@ -239,7 +239,7 @@ def _check_split(pairs: Dataset, data: DataSection, split: str) -> None:
 
 
 def train_tokenizers(
-    section: TokenizerSection, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
+    section: AnyTokenizer, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
 ) -> Tokenizers:
     """The joint tokenizer of both languages twice, or one tokenizer for each language."""
     if section.shared_vocabulary:
@@ -297,7 +297,7 @@ def _scores_by_digits(
     }
 
 
-def _ability(facts: dict[str, Any], data: DataSection | None) -> str:
+def _ability(facts: dict[str, Any], data: TranslationData | None) -> str:
     source, target = facts.get("source_language"), facts.get("target_language")
     if not source:
         return " for translation; between which languages is not known."

@@ -33,8 +33,8 @@ from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import damage
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.loading import readable_record
-from ..recipe.published import last_part
-from ..recipe.schema import FREE_FIELDS, MODEL_FIELDS
+from ..settings.data import last_part
+from ..settings.sections import FREE_FIELDS, MODEL_FIELDS
 from .checkpoints import number_of, scheduled_checkpoints
 
 

@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import facts_of
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished
 from .processes import say
 from .trainer import VaswaniTrainer
@@ -272,7 +272,7 @@ class EarlyStoppingCallback(TrainerCallback):
     The callback of transformers counts by itself; this one counts in the log, so that a resumed run counts alike.
     """
 
-    def __init__(self, training: TrainingSection):
+    def __init__(self, training: AnyTraining):
         self.training = training
 
     def on_save(self, args, state, control, **kwargs) -> None:

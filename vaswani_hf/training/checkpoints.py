@@ -26,7 +26,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import damage, facts_of, seal
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .processes import say
 
 STAGING_FOLDER = ".saving"
@@ -77,7 +77,7 @@ def put_back_replaced(folder: Path) -> None:
             os.replace(replaced, place)
 
 
-def rotate_checkpoints(folder: Path, training: TrainingSection, state: TrainerState) -> None:
+def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Delete the oldest checkpoints by step; the modification times of the folders do not matter.
 
     The newest `save_total_limit` checkpoints stay, and the best one. A checkpoint that was saved because of a signal
@@ -116,7 +116,7 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 
 
 def best_checkpoint(
-    checkpoints: list[Path], training: TrainingSection, log_history: list[dict[str, Any]]
+    checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
     """The first checkpoint with the best validation; None without early stopping or without a validation.
 
@@ -127,7 +127,7 @@ def best_checkpoint(
     return max(evaluated, key=lambda checkpoint: scores[number_of(checkpoint)], default=None)
 
 
-def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
+def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
     """True if the last `early_stopping_patience` validations were not better than an earlier one."""
     scores = list(_scores(training, state.log_history).values())
     if not scores:
@@ -136,7 +136,7 @@ def has_lost_patience(state: TrainerState, training: TrainingSection) -> bool:
     return num_since_best >= (training.early_stopping_patience or math.inf)
 
 
-def _scores(training: TrainingSection, log_history: list[dict[str, Any]]) -> dict[int, float]:
+def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """The validation scores by step, higher is better; empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
@@ -155,7 +155,7 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
     return found
 
 
-def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> list[Path]:
+def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """The checkpoints for the final weights: the last scheduled ones (averaging), the best (early stopping), or the last.
 
     `step` is the last step of the run. A damaged checkpoint is left out, and a line says so.
@@ -186,7 +186,7 @@ def final_checkpoints(folder: Path, training: TrainingSection, step: int) -> lis
     return whole
 
 
-def final_weights_file(training: TrainingSection) -> str:
+def final_weights_file(training: AnyTraining) -> str:
     """The file of a numbered checkpoint that has the weights with which the run ends."""
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 

@@ -2,16 +2,15 @@
 
 import os
 import platform
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..optimization.regularizers import num_passes
+from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16
-from ..recipe.schema import Recipe, TrainingSection
-from .planned_model import planned_config, planned_model
 from .trainer import NUMBERS_OF_A_PART
 
 # Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
@@ -20,36 +19,33 @@ WORKERS_OF_AN_ACCELERATOR = 2
 WORKERS_OF_A_CORE = 16
 
 
-def settled(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with what it leaves to the machine: bfloat16 where it pays, processes that prepare batches.
+def resolve_defaults(
+    training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
+) -> AnyTraining:
+    """The section `training` with decisions for this machine: bfloat16 if it pays, and processes that prepare batches.
 
     Args:
-        recipe (Recipe): The run.
-        earlier (Recipe, optional): What the run to be resumed has recorded, which it goes on with.
-
-    Returns:
-        Recipe: The same for all processes, if the first one decides.
-
-    Raises:
-        ValueError: If more processes are to prepare batches than make sense on any machine.
+        training (TrainingSettings): The section of the recipe.
+        earlier (TrainingSettings, optional): The section that the run to be resumed has recorded, which decides.
+        model (Module): The model of the run, on the meta device.
+        streams (bool): The training data is a stream.
     """
-    training, data = recipe.training, recipe.data
-    # A build for GPUs names one where none is.
+    # A build for GPUs names an accelerator although there is none.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
     if bf16 == "auto" and earlier is not None:
-        bf16 = earlier.training.bf16
+        bf16 = earlier.bf16
     if bf16 == "auto":
-        bf16 = not _uses_deepspeed() and bfloat16_pays(device, _flops_at_once(recipe))
+        bf16 = not _uses_deepspeed() and bfloat16_pays(device, _flops_at_once(training, model))
     most = WORKERS_OF_A_CORE * (os.cpu_count() or 1)
     if workers is not None and workers > most:
         raise ValueError(
             f"`training.dataloader_num_workers` must be at most {most} on this machine, but is {workers:,}."
         )
     if workers is None:
-        workers = 0 if device.type == "cpu" or data.streaming else WORKERS_OF_AN_ACCELERATOR
-    return replace(recipe, training=replace(training, bf16=bf16, dataloader_num_workers=workers))
+        workers = 0 if device.type == "cpu" or streams else WORKERS_OF_AN_ACCELERATOR
+    return training.replace(bf16=bf16, dataloader_num_workers=workers)
 
 
 def _uses_deepspeed() -> bool:
@@ -57,24 +53,22 @@ def _uses_deepspeed() -> bool:
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
-def _flops_at_once(recipe: Recipe) -> float:
-    """The operations in the products of a batch that a processor computes at once, forward and backward.
+def _flops_at_once(training: AnyTraining, model: Any) -> float:
+    """The operations in the matrix products of a batch that a processor computes at once, forward and backward.
 
-    A weight of a matrix has 6 per position: a multiplication and an addition, in the forward pass and for both gradients. The
-    vocabulary is taken to be as large as the recipe allows.
+    A weight of a matrix has 6 per position: a multiplication and an addition, in the forward pass and for both
+    gradients. The vocabulary of the model is as large as the recipe allows.
     """
-    training = recipe.training
-    model = planned_model(planned_config(recipe), recipe.task)
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
     return 6 * num_weights * min(positions, NUMBERS_OF_A_PART // model.config.d_model)
 
 
-def described(training: TrainingSection, device: torch.device) -> str:
+def described(training: AnyTraining, device: torch.device) -> str:
     """What a run computes with, for its first lines.
 
     Args:
-        training (TrainingSection): That of a `settled` recipe.
+        training (TrainingSettings): As from `resolve_defaults`.
         device (torch.device): The device of this process.
     """
     if training.bf16:

@@ -7,12 +7,16 @@ larger than the counted operations because no training reaches that capacity.
 """
 
 import math
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
-from ..recipe.schema import Recipe, TrainingSection
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..optimization.section import AnyTraining, EncoderDecoderTraining
+from ..settings.data import AnyData
+from ..settings.sections import AnyTokenizer, ModelSettings
 from ..tasks import TASKS
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
@@ -27,7 +31,7 @@ MAX_LAYERS = 200
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
-_PAPER_TRAINING = TrainingSection(bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
+_PAPER_TRAINING = EncoderDecoderTraining(bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
 # Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
 _PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
     ({}, 0.4),
@@ -48,7 +52,11 @@ _PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
 def plan_run(
-    recipe: Recipe,
+    task: str,
+    data: AnyData,
+    tokenizer: AnyTokenizer,
+    model: ModelSettings,
+    training: AnyTraining,
     *,
     hardware: str | None = None,
     tokens_per_second: float | None = None,
@@ -57,7 +65,11 @@ def plan_run(
     """What a run of one process will cost; several processes with a share of each batch compute the same together.
 
     Args:
-        recipe (Recipe): The run; no file that the recipe names is read.
+        task (str): The task of the recipe.
+        data (DataSettings): The section of the recipe. No file is read.
+        tokenizer (TokenizerSettings): The section of the recipe.
+        model (ModelSettings): The section of the recipe.
+        training (TrainingSettings): The section of the recipe.
         hardware (str, optional): One of the paper's GPUs, for the hours on eight of them.
         tokens_per_second (float, optional): A measured rate for the hours: target tokens per second, as a run shows them.
         mean_length (int, optional): The assumed mean length of a sentence (tokens); `MEAN_LENGTH` by default.
@@ -69,29 +81,29 @@ def plan_run(
     Raises:
         ValueError: If the rate of the hardware is not known, a number is not positive, or the model cannot be planned.
     """
-    config = planned_config(recipe)
-    _refuse_what_is_not_planned(recipe, config)
+    model_class = TASKS[task].model_class
+    config = planned_config(model, tokenizer)
+    _refuse_what_is_not_planned(model, config)
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     rate = None if hardware is None else gpu_rate(hardware)
-    training, longest = recipe.training, recipe.data.max_length
+    longest = data.max_length
     if mean_length is not None and mean_length > longest:
         raise ValueError(f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}.")
     length = min(mean_length or MEAN_LENGTH, longest)
     steps = training.max_steps
 
-    on_accelerator = batch_cost(config, training, recipe.task, length)
+    on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
         # A sentence is in one part.
         largest = max(largest, longest)
-    on_processor = batch_cost(config, training, recipe.task, length, on_accelerator=False, largest_part=largest)
-    of_longest = batch_cost(config, training, recipe.task, longest)
-    flops = planned_flops(config, recipe, length, on_accelerator)
+    on_processor = batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
+    of_longest = batch_cost(config, training, model_class, longest)
+    flops = planned_flops(config, training, model_class, length, on_accelerator)
     flops["max_length"] = longest
     flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
 
-    has_two_sides = len(TASKS[recipe.task].stacks) == 2
     source_tokens = target_tokens = hours = None
     if steps is not None:
         batches = steps * training.gradient_accumulation_steps
@@ -104,10 +116,10 @@ def plan_run(
     return {
         "vocab_size": config.vocab_size,
         "decoder_vocab_size": config.decoder_vocab_size,
-        "parameters": parameters_by_part(planned_model(config, recipe.task)),
+        "parameters": parameters_by_part(planned_model(config, model_class)),
         "steps": steps,
         "num_train_epochs": training.num_train_epochs,
-        "source_tokens": source_tokens if has_two_sides else None,
+        "source_tokens": source_tokens if len(training.batch_keys) == 2 else None,
         "target_tokens": target_tokens,
         "flops": flops,
         "memory": {
@@ -120,10 +132,10 @@ def plan_run(
     }
 
 
-def _refuse_what_is_not_planned(recipe: Recipe, config: VaswaniConfig) -> None:
-    if name := recipe.model.get("init_from"):
+def _refuse_what_is_not_planned(model: ModelSettings, config: VaswaniConfig) -> None:
+    if names := model.bases():
         raise ValueError(
-            f"`model.init_from: {name}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
+            f"`model.init_from: {' and '.join(names)}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
             "fields of that model."
         )
     layers = config.encoder_layers + config.decoder_layers
@@ -154,8 +166,8 @@ def parameters_by_part(model: Any) -> dict[str, Any]:
 
 def batch_cost(
     config: VaswaniConfig,
-    training: TrainingSection,
-    task: str,
+    training: AnyTraining,
+    model_class: type[PreTrainedModel],
     length: int,
     *,
     on_accelerator: bool = True,
@@ -174,7 +186,7 @@ def batch_cost(
     return step_cost(
         config,
         training,
-        task,
+        model_class,
         rows=rows,
         source_length=min(length, max(1, source // rows)),
         target_length=min(length, max(1, target // rows)),
@@ -183,13 +195,18 @@ def batch_cost(
     )
 
 
-def planned_flops(config: VaswaniConfig, recipe: Recipe, length: int, cost: StepCost) -> dict[str, Any]:
+def planned_flops(
+    config: VaswaniConfig,
+    training: AnyTraining,
+    model_class: type[PreTrainedModel],
+    length: int,
+    cost: StepCost,
+) -> dict[str, Any]:
     """The operations of a step and of the run, counted and by the paper's method; `cost` is that of a batch of this length."""
-    training = recipe.training
     in_paper = cost
     if training.gradient_checkpointing:
         # The paper's training computed no layer twice.
-        in_paper = batch_cost(config, replace(training, gradient_checkpointing=False), recipe.task, length)
+        in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
 
     seconds = paper_seconds(_step_flops(in_paper, training), length)
     return {
@@ -202,15 +219,15 @@ def planned_flops(config: VaswaniConfig, recipe: Recipe, length: int, cost: Step
     }
 
 
-def _step_flops(cost: StepCost, training: TrainingSection) -> int:
+def _step_flops(cost: StepCost, training: AnyTraining) -> int:
     return training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
 
 
-def _with_run(step: float, training: TrainingSection) -> dict[str, float | None]:
+def _with_run(step: float, training: AnyTraining) -> dict[str, float | None]:
     return {"step": step, "run": None if training.max_steps is None else training.max_steps * step}
 
 
-def _memory(cost: StepCost, training: TrainingSection) -> dict[str, Any]:
+def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
     return {
         "source_positions": cost.source_positions,
         "target_positions": cost.target_positions,
@@ -233,7 +250,7 @@ def paper_seconds(flops: float, length: int) -> float:
 def _paper_steps(length: int) -> list[tuple[int, float]]:
     """The counted operations and the seconds of a step of the paper's models."""
     return [
-        (batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, "translation", length).batch_flops, seconds)
+        (batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops, seconds)
         for shape, seconds in _PAPER_STEPS
     ]
 

@@ -66,10 +66,8 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
 
 def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
     """The recipe of a finished run, `recorded`, with the licences and the repository of `recipe`."""
-    data = dataclasses.replace(
-        recorded.data, license=recipe.data.license, attribution=recipe.data.attribution
-    )
-    return dataclasses.replace(recorded, data=data, publishing=recipe.publishing)
+    data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
+    return recorded.replace(data=data, publishing=recipe.publishing)
 
 
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:

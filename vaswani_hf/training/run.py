@@ -4,7 +4,6 @@ An earlier run is found in resume.py, the optimisation is in trainer.py, and wha
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -33,15 +32,17 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import damage, facts_of
+from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
+from ..optimization.section import AnyTraining
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
-from ..recipe import Recipe
-from ..recipe.checks import check_training, check_warmup
-from ..recipe.licenses import check_license
-from ..recipe.schema import PublishingSection
+from ..recipe import Recipe, load_recipe
+from ..recipe.published import published_recipe
+from ..recipe.recipe import check_warmup
+from ..settings.sections import PublishingSettings, TranslationTokenizer
 from ..tasks import TASKS
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
@@ -65,10 +66,21 @@ from .finished import (
     seal_run,
     stage_model,
 )
-from .hardware import described, settled
-from .initialization import begin_with_base, check_frozen, frozen_weights, take_tokenizers, with_base
+from .hardware import described, resolve_defaults
+from .initialization import (
+    begin_with_bases,
+    continues,
+    find_bases,
+    frozen_weights,
+    with_kept_tokenizers,
+    with_recorded_shape,
+    with_shape_of,
+    write_kept_tokenizers,
+)
+from .planned_model import planned_config, planned_model
 from .processes import Processes, say
 from .results import (
+    asked_of,
     facts_of_this_end,
     read_results,
     record_recipe,
@@ -78,7 +90,6 @@ from .results import (
 )
 from .resume import (
     check_earlier_run,
-    earlier_recipe,
     find_checkpoint,
     is_finished,
     refuse_fewer_steps,
@@ -115,21 +126,22 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is at work in the output folder.
     """
-    # A way through a folder that is not there yet leads elsewhere once it has been made.
-    recipe = dataclasses.replace(recipe, output_dir=os.path.normpath(recipe.output_dir))
+    # Normalise first: `a/../b` changes its meaning once `a` exists.
+    recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
+    folder = Path(recipe.output_dir)
     processes, stop = Processes(), Stop()
     try:
         with (
             stop.listening(processes),
-            stop.ending_at_once(lambda: _interruption(recipe)),
-            _naming_lost(recipe, stop),
-            _locked(Path(recipe.output_dir), processes),
+            stop.ending_at_once(lambda: _interruption(folder)),
+            _naming_lost(folder, stop),
+            _locked(folder, processes),
         ):
             return _train(recipe, processes, stop)
     except Interrupt:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
-        raise InterruptedRunError(_interruption(recipe)) from None
+        raise InterruptedRunError(_interruption(folder)) from None
 
 
 @contextlib.contextmanager
@@ -146,7 +158,7 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming_lost(recipe: Recipe, stop: Stop) -> Iterator[None]:
+def _naming_lost(folder: Path, stop: Stop) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -156,13 +168,13 @@ def _naming_lost(recipe: Recipe, stop: Stop) -> Iterator[None]:
             # Another process was the first to end.
             raise Interrupt from error
         raise LostProcessError(
-            f"Another process of the run in '{recipe.output_dir}' has ended, and this one with it; look why, and continue with "
+            f"Another process of the run in '{folder}' has ended, and this one with it; look why, and continue with "
             "`--resume true`."
         ) from error
 
 
-def _interruption(recipe: Recipe) -> str:
-    newest = checkpoints_in(recipe.output_dir)[-1:]
+def _interruption(folder: Path) -> str:
+    newest = checkpoints_in(folder)[-1:]
     place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
     return f"The run was interrupted, {place}; continue with `--resume true`."
 
@@ -173,26 +185,27 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         repo_id = publishing.hub_model_id
         processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
     earlier = processes.by_first(lambda: _earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: settled(completed(recipe, earlier), earlier))
+    recipe = processes.by_first(lambda: resolve(recipe, earlier))
     training = recipe.training
-    processes.by_first(lambda: check_earlier_run(recipe, earlier))
-    finished = processes.by_first(lambda: is_finished(recipe, earlier))
+    processes.by_first(lambda: refuse_another_run(recipe, earlier))
+    finished = processes.by_first(lambda: has_ended(recipe, earlier))
     fault = processes.by_first(lambda: fault_of_end(folder) if finished else "")
     if finished and not fault:
         processes.by_first(lambda: _refuse_other_data(recipe))
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
-    _warn(processes.by_first(lambda: check_training(recipe)), processes)
+    _warn(processes.by_first(recipe.check_training), processes)
     if fault and processes.is_first:
         say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
-    processes.by_first(lambda: check_frozen(recipe))
-    checkpoint = processes.by_first(lambda: _newest_checkpoint(recipe, processes.count))
+    # Refuse names of parts that the model will not have, before anything is read.
+    frozen_weights(_planned_model(recipe), training.frozen)
+    checkpoint = processes.by_first(lambda: _newest_checkpoint(folder, training, processes.count))
     processes.by_first(lambda: _prepare_folder(recipe))
     corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
     model = build_model(recipe, corpus)
     if checkpoint is None:
-        begun = processes.first_alone(lambda: begin_with_base(model, recipe, corpus))
+        begun = processes.first_alone(lambda: _begin(model, recipe, corpus))
         if begun and processes.is_first:
             say(begun)
     for weight in frozen_weights(model, training.frozen):
@@ -235,19 +248,77 @@ def _earlier_recipe(folder: Path) -> Recipe | None:
     return earlier_recipe(folder)
 
 
+def earlier_recipe(folder: Path) -> Recipe | None:
+    """The recipe that an earlier run has recorded in its output folder; None if there is none."""
+    path = folder / RECIPE_FILE
+    return load_recipe(path, is_record=True) if path.is_file() else None
+
+
+def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
+    """A recipe with the facts of its data, the model that it begins with, and the decisions for this machine.
+
+    `earlier` is the recipe that the run to be resumed has recorded, which has these facts already.
+    """
+    # The card of a dataset on the Hub may state a licence.
+    recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
+    model = recipe.model
+    tokenizer = recipe.tokenizer
+    same = earlier if earlier is not None and earlier.task == recipe.task else None
+    if same is not None and continues(Path(recipe.output_dir), model, same.model):
+        model = with_recorded_shape(model, same.model)
+        if tokenizer.keep:
+            tokenizer = same.tokenizer
+            if isinstance(recipe.tokenizer, TranslationTokenizer):
+                tokenizer = tokenizer.replace(bpe_dropout=recipe.tokenizer.bpe_dropout)
+    elif bases := find_bases(model):
+        model = with_shape_of(model, bases)
+        if tokenizer.keep:
+            tag = direction_tag(recipe.data.source_language) if recipe.data.both_directions else None
+            tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], tag)
+    recipe = recipe.replace(model=model, tokenizer=tokenizer)
+    training = resolve_defaults(
+        recipe.training,
+        earlier.training if earlier else None,
+        _planned_model(recipe),
+        streams=recipe.data.streaming,
+    )
+    return recipe.replace(training=training)
+
+
+def _planned_model(recipe: Recipe) -> Any:
+    return planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
+
+
+def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
+    """Refuse an output folder that holds a run which the recipe does not continue; `earlier` is the recorded recipe."""
+    before = None if earlier is None else published_recipe(earlier).values()
+    now = published_recipe(recipe).values()
+    check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
+
+
+def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
+    """True if the output folder holds the results of a run of which the same is asked."""
+    return is_finished(Path(recipe.output_dir), asked_of(recipe), asked_of(earlier or recipe))
+
+
 def _refuse_other_data(recipe: Recipe) -> None:
     """Refuses training data that are not those of a finished run."""
     folder = Path(recipe.output_dir)
     if recorded_end(folder):
-        load = TASKS[recipe.task].load_corpus
-        corpus = load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-        refuse_other_data(recipe, folder, corpus.digest)
+        load_corpus = TASKS[recipe.task].load_corpus
+        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
+        refuse_other_data(folder, folder, corpus.digest)
 
 
-def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
-    with naming_the_folder(Path(recipe.output_dir)):
-        put_back_replaced(Path(recipe.output_dir))
-    return find_checkpoint(recipe, num_processes)
+def _newest_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
+    with naming_the_folder(folder):
+        put_back_replaced(folder)
+    return find_checkpoint(folder, training, num_processes)
+
+
+def _begin(model: PreTrainedModel, recipe: Recipe, corpus: Corpus) -> str:
+    bases = find_bases(recipe.model)
+    return begin_with_bases(model, bases, corpus) if bases else ""
 
 
 def _prepare_folder(recipe: Recipe) -> None:
@@ -267,16 +338,18 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     # Those of a checkpoint are as they were saved.
     folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
-        new_tokenizers = new_tokenizers and not take_tokenizers(recipe, folder)
-        load = TASKS[recipe.task].load_corpus
-        return load(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+        if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
+            write_kept_tokenizers(find_bases(recipe.model), TASKS[recipe.task], folder)
+            new_tokenizers = False
+        load_corpus = TASKS[recipe.task].load_corpus
+        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
 def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool) -> None:
-    if checkpoint is not None:
-        refuse_other_data(recipe, checkpoint, trainer.corpus.digest)
-        refuse_fewer_steps(recipe, checkpoint, trainer.args.max_steps)
     folder = Path(recipe.output_dir)
+    if checkpoint is not None:
+        refuse_other_data(folder, checkpoint, trainer.corpus.digest)
+        refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
         if not (is_mended and recorded_end(folder)):
             # An earlier end is none of this run any more.
@@ -285,26 +358,6 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
         if checkpoint is not None:
             # The run may have been killed between a save and this.
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
-
-
-def completed(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data, and of the model that it begins with.
-
-    Args:
-        recipe (Recipe): The run.
-        earlier (Recipe, optional): What the run to be resumed has recorded, which says them already.
-
-    Returns:
-        Recipe: Checked.
-
-    Raises:
-        ValueError: If there are no such data or no such model, or the data does not allow the licence.
-    """
-    data = TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None)
-    recipe = with_base(dataclasses.replace(recipe, data=data), earlier)
-    # The card of a dataset on the Hub may state a licence.
-    check_license(recipe.publishing.license, recipe.data.license)
-    return recipe
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
@@ -319,12 +372,12 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     push_result(recipe.output_dir, recipe.publishing)
 
 
-def push_result(folder: str, publishing: PublishingSection) -> None:
+def push_result(folder: str, publishing: PublishingSettings) -> None:
     """Pushes a finished run, if its recipe says so.
 
     Args:
         folder (str): The output folder.
-        publishing (PublishingSection): The repository.
+        publishing (PublishingSettings): The repository.
 
     Raises:
         HubError: If that is not possible; the run is finished all the same.
@@ -361,7 +414,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
-        **{name: value for name, value in recipe.model.items() if name != "init_from"},
+        **recipe.model.config_fields(),
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=source is target,
@@ -370,22 +423,22 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
         eos_token_id=target.eos_token_id,
         decoder_start_token_id=target.bos_token_id,
     )
-    task = TASKS[recipe.task]
-    model: Any = task.model_class(config)
-    if task.translator_class is None:
+    model: Any = TASKS[recipe.task].model_class(config)
+    search = recipe.decoding.settings()
+    if not search:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
     # transformers leaves out fields that it does not know unless they are allowed.
-    model.generation_config.update(allow_custom_entries=True, **recipe.decoding.settings())
+    model.generation_config.update(allow_custom_entries=True, **search)
     return model
 
 
-def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSection) -> None:
+def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
     """Gives a trainer the callbacks of a run in place of its printer.
 
     Args:
         trainer (VaswaniTrainer): The trainer.
-        publishing (PublishingSection): Pushing on the way.
+        publishing (PublishingSettings): Pushing on the way.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))

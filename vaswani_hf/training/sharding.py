@@ -16,19 +16,19 @@ from accelerate.utils.constants import FSDP_MODEL_NAME
 from ..checkpoint.kinds import KINDS
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 
 # DeepSpeed writes the name of the folder with its state into it.
 ZERO_STEP_FILE = "latest"
 
 
-def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: TrainingSection) -> None:
+def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
     """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them.
 
     Args:
         accelerator (Accelerator): That of the run.
         checkpoint (Path, optional): The checkpoint that the run continues from.
-        training (TrainingSection): What the recipe asks for.
+        training (AnyTraining): What the recipe asks for.
 
     Raises:
         ValueError: If FSDP1, ZeRO-3, DeepSpeed in bf16, a compiled model or what needs whole weights is asked for, or the
@@ -59,7 +59,7 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     plugin.mixed_precision_policy = None
 
 
-def _refuse_what_needs_whole_weights(name: str, training: TrainingSection) -> None:
+def _refuse_what_needs_whole_weights(name: str, training: AnyTraining) -> None:
     if training.torch_compile:
         raise ValueError(f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}.")
     if OPTIMIZERS[training.optimizer].needs_whole_weights:

@@ -21,12 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+from transformers import PreTrainedModel
 
 from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
-from ..recipe.schema import TrainingSection
+from ..optimization.section import AnyTraining
 from .initialization import frozen_weights
 from .moving_average import MovingAverage
 from .planned_model import planned_model
@@ -60,8 +62,8 @@ class StepCost:
 
 def step_cost(
     config: VaswaniConfig,
-    training: TrainingSection,
-    task: str = "translation",
+    training: AnyTraining,
+    model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM,
     *,
     rows: int,
     source_length: int,
@@ -76,8 +78,8 @@ def step_cost(
 
     Args:
         config (VaswaniConfig): The shape of the model.
-        training (TrainingSection): The optimisation; `bf16` other than True means float32.
-        task (str): The task of the recipe.
+        training (AnyTraining): The optimisation; `bf16` other than True means float32.
+        model_class (type): The class of the model.
         rows (int): The number of sentences of the batch.
         source_length (int): The length of each source (tokens).
         target_length (int): The length of each target (tokens); a language model has targets only.
@@ -88,7 +90,7 @@ def step_cost(
         StepCost: Operations and bytes.
     """
     bf16 = training.bf16 is True
-    model = planned_model(copy.deepcopy(config), task).train()
+    model = planned_model(copy.deepcopy(config), model_class).train()
     # The cache of `generate` has no place in training.
     model.config.use_cache = False
     with contextlib.ExitStack() as stack:

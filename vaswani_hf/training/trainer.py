@@ -32,7 +32,8 @@ from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
 from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
-from ..recipe.schema import EvaluationSection, TrainingSection
+from ..optimization.section import AnyTraining
+from ..settings.sections import AnyEvaluation
 from ..tasks import Task
 from .checkpoints import (
     STAGING_FOLDER,
@@ -56,11 +57,11 @@ class DivergedRunError(Exception):
     """The loss or the gradient became infinite or no number at all, or exploded; the message says where and what to try."""
 
 
-def largest_part(training: TrainingSection, d_model: int) -> int | None:
+def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """The most positions on each side that a processor computes at once; None if it computes whole batches.
 
     Args:
-        training (TrainingSection): The batches.
+        training (AnyTraining): The batches.
         d_model (int): The width of the model.
     """
     positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
@@ -80,8 +81,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     Args:
         corpus (Corpus): The data.
-        training (TrainingSection): The batches and the schedule.
-        evaluation (EvaluationSection): The scores of the validation.
+        training (AnyTraining): The batches and the schedule.
+        evaluation (AnyEvaluation): The scores of the validation.
         checkpoint (Path, optional): The checkpoint that the run continues from.
         processes (Processes, optional): All processes of the run.
         task (Task): Computes the scores of the validation other than the loss.
@@ -95,8 +96,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         corpus: Corpus,
-        training: TrainingSection,
-        evaluation: EvaluationSection,
+        training: AnyTraining,
+        evaluation: AnyEvaluation,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
         *,
@@ -419,12 +420,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
 
 def training_arguments(
-    training: TrainingSection, output_dir: str, seed: int, *, validates: bool
+    training: AnyTraining, output_dir: str, seed: int, *, validates: bool
 ) -> Seq2SeqTrainingArguments:
     """The arguments of transformers' Trainer for a run.
 
     Args:
-        training (TrainingSection): The optimisation.
+        training (AnyTraining): The optimisation.
         output_dir (str): The output folder.
         seed (int): The seed of the run.
         validates (bool): There is a validation split.

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from ..data.corpus import naming_the_split, pin_dataset
 from ..data.lines import parse_json
 from ..model.requests_vaswani import Request
 from ..model.scoring_vaswani import Translation
+from ..recipe import Recipe
 from ..recipe.published import last_part
-from ..recipe.schema import DataSection, Recipe
+from ..settings.data import TranslationData
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, Requests, json_line, named, translations_from, with_progress
 from .output import LineOutput, check_output, output_file
@@ -161,7 +162,7 @@ def _prefix_for(teacher: str, folder: Path, job: DistillationJob) -> str:
     )
 
 
-def _seen_in_training(data: DataSection) -> DataSection:
+def _seen_in_training(data: TranslationData) -> TranslationData:
     """The sources without the corpora of weight 0."""
     if not data.train_weights:
         return data
@@ -170,7 +171,7 @@ def _seen_in_training(data: DataSection) -> DataSection:
         for name in ("train_source", "train_target", "train_pairs")
         if (paths := data.listed(name))
     }
-    return replace(data, train_weights=[], **of_kinds)
+    return data.replace(train_weights=[], **of_kinds)
 
 
 def _record(job: DistillationJob, folders: list[Path]) -> dict[str, Any]:
@@ -209,7 +210,7 @@ def _written_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             start += len(line)
 
 
-def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSection | None:
+def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> TranslationData | None:
     """The data section that an output was begun with; None if it has no complete line.
 
     Raises:
@@ -232,7 +233,7 @@ def _data_of_beginning(job: DistillationJob, record: dict[str, Any]) -> DataSect
                 f"{job.output} was begun with `{name}` {before}, and cannot be continued with {now}; continue it as it was "
                 "begun, or give another name."
             )
-    return replace(job.recipe.data, dataset_revision=revision)
+    return job.recipe.data.replace(dataset_revision=revision)
 
 
 def _hashes(teachers: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""The optimizers that a recipe can select; a new one is a file in this folder and an entry."""
+"""The optimizers that a recipe can select. A new optimizer is a file in this folder and a line that imports its entry."""
 
 from ..entries import Optimizer
-from .adam import ADAM
-from .adamw import ADAMW
-from .muon import MUON
+from .adam import ADAM as ADAM
+from .adamw import ADAMW as ADAMW
+from .muon import MUON as MUON
 
-OPTIMIZERS: dict[str, Optimizer] = {entry.name: entry for entry in (ADAM, ADAMW, MUON)}
+# All entries that this module imports.
+OPTIMIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Optimizer)}

@@ -1,20 +1,22 @@
 """Adam (Kingma and Ba 2015), the optimizer of the paper (Section 5.3)."""
 
-from dataclasses import dataclass
-
 import torch
+from pydantic import Field
 from torch import nn
 
-from ..entries import NOT_NEGATIVE, SHARE, Optimizer, key
+from ...settings.base import Settings
+from ..entries import Optimizer
 
 
-@dataclass
-class AdamSettings:
+class AdamSettings(Settings):
     """The keys of Adam; the defaults are the numbers of Section 5.3."""
 
-    adam_beta1: float = key(0.9, SHARE)
-    adam_beta2: float = key(0.98, SHARE)
-    adam_epsilon: float = key(1e-9, NOT_NEGATIVE)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """The decay rate of the mean of the gradients."""
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    """The decay rate of the mean of the squared gradients."""
+    adam_epsilon: float = Field(1e-9, ge=0)
+    """Added to the root of the mean of the squared gradients."""
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:

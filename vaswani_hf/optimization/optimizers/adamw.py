@@ -1,19 +1,18 @@
 """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-from dataclasses import dataclass
-
 import torch
+from pydantic import Field
 from torch import nn
 
-from ..entries import NOT_NEGATIVE, Optimizer, key
+from ..entries import Optimizer
 from .adam import AdamSettings, fused_adamw
 
 
-@dataclass
 class AdamWSettings(AdamSettings):
     """The keys of AdamW."""
 
-    weight_decay: float = key(0.0, NOT_NEGATIVE)
+    weight_decay: float = Field(0.0, ge=0)
+    """The share of a weight that a step at learning rate 1 removes."""
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:

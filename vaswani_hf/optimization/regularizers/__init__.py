@@ -1,25 +1,28 @@
-"""The regularisers that a recipe can turn on; a new one is a file in this folder and an entry."""
+"""The regularisers that a recipe can turn on. A new regulariser is a file in this folder and a line that imports its
+entry."""
 
 from typing import Any
 
 from ..entries import Regularizer
-from .r_drop import R_DROP
-from .simcut import SIMCUT
+from .r_drop import R_DROP as R_DROP
+from .simcut import SIMCUT as SIMCUT
 
-REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, SIMCUT)}
+# All entries that this module imports.
+REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Regularizer)}
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
     """The regulariser that a recipe turns on.
 
     Args:
-        training (TrainingSection): The section of the recipe that has the keys of the regularisers.
+        training (AnyTraining): The section of the recipe that has the keys of the regularisers.
 
     Returns:
         Regularizer: None if the recipe turns on none.
     """
     for entry in REGULARIZERS.values():
-        if getattr(training, entry.strength):
+        # The tasks without an encoder and a decoder have fewer keys.
+        if getattr(training, entry.strength, 0):
             return entry
     return None
 

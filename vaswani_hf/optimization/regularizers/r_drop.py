@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+
+from pydantic import Field
 
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..entries import NOT_NEGATIVE, Regularizer, key
+from ...settings.base import Settings
+from ...settings.sections import ModelSettings
+from ..entries import Regularizer
 from .two_passes import TwoPassLoss
 
 
-@dataclass
-class RDropSettings:
-    """The key of R-Drop: the weight of the divergence, 0 for none."""
+class RDropSettings(Settings):
+    """The key of R-Drop."""
 
-    r_drop_alpha: float = key(0.0, NOT_NEGATIVE)
+    r_drop_alpha: float = Field(0.0, ge=0)
+    """The weight of the divergence of R-Drop. 0 turns R-Drop off."""
 
 
 class RDropLoss(TwoPassLoss):
@@ -29,13 +31,12 @@ def _build(
     return RDropLoss(model, settings.r_drop_alpha, autocast)
 
 
-def _check(settings: RDropSettings, model: dict[str, Any]) -> None:
-    rates = [model.get(name) for name in ("dropout", "attention_dropout", "activation_dropout")]
-    if rates[0] == 0 and not any(rates[1:]):
+def _check(settings: RDropSettings, model: ModelSettings) -> None:
+    given = model.config_fields()
+    if given.get("dropout") == 0 and not given.get("attention_dropout") and not given.get("activation_dropout"):
         raise ValueError(
             f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with other dropout, but "
-            f"`model.dropout` is {rates[0]}, so that both are the same; raise it, or leave `r_drop_alpha` "
-            "out."
+            "`model.dropout` is 0, so that both are the same; raise it, or leave `r_drop_alpha` out."
         )
 
 

@@ -5,18 +5,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..entries import NOT_NEGATIVE, SHARE, Regularizer, key
+from ...settings.base import Settings
+from ..entries import Regularizer
 from .two_passes import TwoPassLoss
 
 
-@dataclass
-class SimCutSettings:
-    """The keys of SimCut: the weight of the divergence, and the share of the tokens that the second pass lacks."""
+class SimCutSettings(Settings):
+    """The keys of SimCut."""
 
-    simcut_alpha: float = key(0.0, NOT_NEGATIVE)
-    simcut_p: float = key(0.05, SHARE)
+    simcut_alpha: float = Field(0.0, ge=0)
+    """The weight of the divergence of SimCut. 0 turns SimCut off."""
+    simcut_p: float = Field(0.05, ge=0, lt=1)
+    """The share of the tokens that the second pass of SimCut lacks."""
 
 
 @dataclass
@@ -27,7 +30,7 @@ class SimCutLoss(TwoPassLoss):
         cut_rate (float): The probability with which the second pass lacks a token.
     """
 
-    cut_rate: float = SimCutSettings.simcut_p
+    cut_rate: float = SimCutSettings.model_fields["simcut_p"].default
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

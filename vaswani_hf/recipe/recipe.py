@@ -1,0 +1,215 @@
+"""`Recipe`, the settings of one run, and one class of recipes per task."""
+
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, create_model, model_validator
+
+from ..optimization.regularizers import regularizer_of
+from ..optimization.section import AnyTraining, EncoderDecoderTraining, TextTraining
+from ..settings.base import NO_DOCSTRINGS, Settings, shown
+from ..settings.data import AnyData, TextData, TranslationData, TreebankData
+from ..settings.sections import (
+    AnyEvaluation,
+    AnyTokenizer,
+    DecoderSettings,
+    DecodingSettings,
+    EncoderDecoderSettings,
+    EncoderSettings,
+    ModelSettings,
+    NoDecoding,
+    NoTranslationEvaluation,
+    PublishingSettings,
+    TextTokenizer,
+    TranslationEvaluation,
+    TranslationTokenizer,
+    TreebankTokenizer,
+)
+from .licenses import check_license, data_license
+
+
+class Recipe(Settings):
+    """One run, from a corpus to a scored checkpoint. The sections have the classes of the task."""
+
+    output_dir: str
+    """The folder of the run: its checkpoints, its log and its scores."""
+    task: str = "translation"
+    """What the model is trained for: translation, causal_lm, masked_lm or parsing."""
+    seed: int = Field(1, ge=0, lt=2**32)
+    """The seed of all random numbers."""
+    data: AnyData
+    tokenizer: AnyTokenizer
+    model: ModelSettings
+    training: AnyTraining
+    decoding: DecodingSettings | NoDecoding
+    evaluation: AnyEvaluation
+    publishing: PublishingSettings = PublishingSettings()
+
+    def __reduce__(self) -> Any:
+        # The class of a task is not an attribute of this module, by which pickle would find it.
+        return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
+
+    def to_yaml(self) -> str:
+        """The recipe with every key of its task, as YAML that `load_recipe` reads."""
+        return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
+
+    def values(self) -> dict[str, Any]:
+        """The values of all keys by their places, `section.key`; of the model only the keys that are given."""
+        return flat(self._content())
+
+    def check_training(self) -> list[str]:
+        """Refuse a validation without data, and find what may be a mistake.
+
+        Only a run needs this check: other commands use a recipe for its training data or its shape.
+
+        Returns:
+            list: Sentences for the user.
+        """
+        if not self.data.has_validation:
+            patience = self.training.early_stopping_patience
+            needs = "needs a validation split, but the recipe names none; give one in the section `data`"
+            if patience:
+                raise ValueError(
+                    f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."
+                )
+            if self.evaluation.validation_bleu:
+                raise ValueError(f"`evaluation.validation_bleu: true` {needs}, or set it to false.")
+        return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
+
+    def _content(self) -> dict[str, Any]:
+        content = self.model_dump()
+        content["model"] = self.model.model_dump(exclude_unset=True)
+        # An empty section has keys in other tasks only.
+        return {name: value for name, value in content.items() if value != {} or name == "model"}
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Self:
+        self.training.check_length()
+        regularizer = regularizer_of(self.training)
+        if regularizer is not None:
+            regularizer.check(self.training, self.model)
+        if self.training.metric_for_best_model == "bleu" and not self.evaluation.validation_bleu:
+            raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
+        self.data.check_with(self.tokenizer, self.training)
+        if not self.tokenizer.keep and self.model.init_from is None:
+            raise ValueError(
+                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out."
+            )
+        fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
+        longest = max(self.data.max_length, self.decoding.max_length or 0)
+        if fields.get("position_embedding") == "learned" and fields["max_position_embeddings"] < longest:
+            raise ValueError(
+                f"`model.max_position_embeddings` must be at least {longest}, the larger of `data.max_length` and "
+                f"`decoding.max_length`, but is {fields['max_position_embeddings']}."
+            )
+        check_license(self.publishing.license, data_license(self.data))
+        return self
+
+
+def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
+    """Find a warm-up that is longer than the run.
+
+    Args:
+        training (TrainingSettings): The section of the recipe.
+        max_steps (int, optional): The number of steps of the run; None if it is unknown, because the recipe counts
+            epochs and no corpus has been read.
+
+    Returns:
+        list: A sentence for the user, or none.
+    """
+    if max_steps is None or training.warmup_steps <= max_steps:
+        return []
+    return [
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that the "
+        "learning rate never reaches its highest value; lower the number, or train for longer."
+    ]
+
+
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by their places, `section.key`."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
+def recipe_class(
+    task: str,
+    *,
+    data: Any,
+    tokenizer: type[Settings],
+    model: type[Settings],
+    training: type[Settings],
+    decoding: type[Settings],
+    evaluation: type[Settings],
+) -> type[Recipe]:
+    """The class of the recipes of a task, whose sections have these classes."""
+    optional: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "model": model,
+        "decoding": decoding,
+        "evaluation": evaluation,
+    }
+    return create_model(
+        f"{task}_recipe",
+        __base__=Recipe,
+        __cls_kwargs__=NO_DOCSTRINGS,
+        task=(Literal[task], Field("translation", description=Recipe.model_fields["task"].description)),
+        data=(data, ...),
+        training=(training, ...),
+        **{name: (kind, kind()) for name, kind in optional.items()},
+    )
+
+
+# The class of the recipes of each task.
+RECIPES: dict[str, type[Recipe]] = {
+    "translation": recipe_class(
+        "translation",
+        data=TranslationData,
+        tokenizer=TranslationTokenizer,
+        model=EncoderDecoderSettings,
+        training=EncoderDecoderTraining,
+        decoding=DecodingSettings,
+        evaluation=TranslationEvaluation,
+    ),
+    "causal_lm": recipe_class(
+        "causal_lm",
+        data=TextData,
+        tokenizer=TextTokenizer,
+        model=DecoderSettings,
+        training=TextTraining,
+        decoding=NoDecoding,
+        evaluation=NoTranslationEvaluation,
+    ),
+    "masked_lm": recipe_class(
+        "masked_lm",
+        data=TextData,
+        tokenizer=TextTokenizer,
+        model=EncoderSettings,
+        training=TextTraining,
+        decoding=NoDecoding,
+        evaluation=NoTranslationEvaluation,
+    ),
+    "parsing": recipe_class(
+        "parsing",
+        data=TreebankData,
+        tokenizer=TreebankTokenizer,
+        model=EncoderDecoderSettings,
+        training=EncoderDecoderTraining,
+        decoding=DecodingSettings,
+        evaluation=NoTranslationEvaluation,
+    ),
+}
+
+
+def task_of(values: dict[str, Any]) -> str:
+    """The task of a recipe with these values."""
+    task = values.get("task", "translation")
+    if not isinstance(task, str) or task not in RECIPES:
+        raise ValueError(f"`task` must be {' or '.join(map(repr, RECIPES))}, but is {shown(task)}.")
+    return task
+
+
+def make_recipe(values: dict[str, Any]) -> Recipe:
+    """The recipe with these values: nested mappings as in YAML, or sections."""
+    return RECIPES[task_of(values)].load(values)
