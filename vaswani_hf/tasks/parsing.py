@@ -148,10 +148,6 @@ def load_treebank(names: list[str]) -> Dataset:
     """The trees of files, which `tree_files` describes, as the columns `source` and `target`.
 
     Both are empty for a tree of traces. The files are read once, into the cache of `datasets`.
-
-    Raises:
-        ValueError: If a file is not a treebank.
-        OSError: If a file does not exist, or the disk of the cache is full.
     """
     files = tree_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
