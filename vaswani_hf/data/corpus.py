@@ -82,9 +82,6 @@ def pin_dataset(data: CorpusData, earlier: CorpusData | None) -> CorpusData:
 
     The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
     All splits, and all processes of a run, are then read from the same commit.
-
-    Raises:
-        HubError: If the user can read no such dataset or revision.
     """
     if data.dataset is None:
         return data
@@ -246,18 +243,9 @@ def encode_corpus(
 ) -> Corpus:
     """The corpus of a run: the training and the validation split are cleaned and encoded.
 
-    Args:
-        texts: The text of each split, None without one.
-        tokenizers: The source and the target tokenizer.
-        collators: The collator of the training and the collator of the validation.
-        max_length: The most tokens of a side.
-        num_proc: The number of processes that encode.
-        seed: It decides which pairs of weighted corpora an epoch has.
-        text_encoder: Encodes texts that are their own target; the tokenizers encode pairs.
-        max_length_ratio: The largest ratio of the two lengths of a training pair; None for no limit.
-        keep_text: Keep the text of the training pairs, for BPE-dropout.
-        both_directions: The training split has each pair a second time, turned round.
-        corpora: The name and the weight of each training corpus, if they have weights.
+    `collators` are the collator of the training and the collator of the validation. `text_encoder` encodes
+    texts that are their own target; pairs are encoded by the tokenizers. `seed` decides which pairs of
+    weighted corpora an epoch has. `keep_text` keeps the text of the training pairs, for BPE-dropout.
     """
     encoders = tokenizers if text_encoder is None else (text_encoder, None)
     prepared: dict[str, Any] = {"train": None, "validation": None}

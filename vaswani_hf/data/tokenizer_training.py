@@ -140,19 +140,10 @@ def train_tokenizer(
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores every text
     exactly, also a text that spells a special token, but without tags.
 
-    Args:
-        texts: The sentences, of both languages for a joint vocabulary.
-        vocab_size: The number of entries, with special tokens, bytes and tags, but without `<mask>`. A corpus
-            with few distinct words gives fewer entries. Each character of several bytes is one entry. If these
-            entries do not fit, the most frequent characters are entries, and a warning says so.
-        lowercase: Lowercase text before it is split.
-        normalization: The Unicode normal form of the text, "NFC" or "NFKC".
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        tags: The tags of directions (see checkpoint/tokenizers.py), which come last in the vocabulary.
-        form: The marks that the tokenizer adds to a text.
-
-    Raises:
-        ValueError: If `vocab_size` is too small, `normalization` is unknown or `texts` holds no text.
+    `vocab_size` counts special tokens, bytes and `tags` (see checkpoint/tokenizers.py), but not `<mask>`. A
+    corpus with few distinct words gives fewer entries. Each character of several bytes is one entry. If these
+    entries do not fit, the most frequent characters are entries, and a warning says so. `truncation=True`
+    cuts to `model_max_length` tokens.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:

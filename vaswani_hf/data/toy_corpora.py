@@ -275,13 +275,12 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
 
     A draw first chooses with equal probability how many digits, from 0 to 3, the thousands have and how many
-    the rest has, and then a number of this shape. A uniform draw would give few short and few round numbers,
-    because nine in ten of all numbers have six digits.
+    the rest has, and then a number of this shape. A uniform draw would give few short numbers, because nine in
+    ten of all numbers have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % each, "train"
-    has the other numbers and all numbers below 100. The numbers of "validation" and "test" are all different.
-    In "train" a number is repeated after all numbers of its shape have been drawn equally often. A smaller
-    `num_pairs` gives the first pairs of a larger one.
+    has the other numbers and all numbers below 100. Only "train" repeats numbers, after all numbers of a shape
+    have been drawn equally often. A smaller `num_pairs` gives the first pairs of a larger one.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)

@@ -110,11 +110,7 @@ def unescaped(word: str) -> str:
 
 
 def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
-    """The tree of a linearisation over the words of a sentence.
-
-    Raises:
-        ValueError: If the symbols are not a tree over so many words.
-    """
+    """The tree of a linearisation over the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)
@@ -143,11 +139,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_of(text: str) -> Tree:
-    """The tree that a text of brackets describes, cleaned as by `read_trees`.
-
-    Raises:
-        ValueError: If the text is not exactly one tree, or has no words.
-    """
+    """The only tree of a text of brackets, cleaned as by `read_trees`."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -158,10 +150,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     """The trees of a treebank, without traces, function tags and wrappers. A tree of traces has no words.
 
     A tree is on one line, or on several lines of which all but the first are indented, as in Penn files.
-    `place` is the name of the file for errors.
-
-    Raises:
-        ValueError: If brackets are not balanced, or something is not a tree. The message names the line.
+    Errors name the file, `place`, and the line.
     """
     # The lines from one that begins with a bracket up to the next such line.
     block: list[str] = []
@@ -264,9 +253,6 @@ def tree_files(names: list[str]) -> list[str]:
 
     A name is a file (plain or .gz), a pattern, or a folder, whose `.mrg` files are taken at any depth. The
     files of a pattern or of a folder are sorted.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
     """
     files: list[str] = []
     for name in names:
@@ -288,11 +274,7 @@ def _files_of(path: str) -> list[str]:
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """The trees of one file, plain or .gz. A tree of traces has no words.
-
-    Raises:
-        ValueError: If there are no trees, or something is not a tree. The message names file and line.
-    """
+    """The trees of one file, plain or .gz. A tree of traces has no words."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

@@ -23,14 +23,9 @@ logger = logging.get_logger(__name__)
 
 @torch.inference_mode()
 def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]) -> tuple[float, int]:
-    """The summed negative log-likelihood of labels, never smoothed, and their number.
+    """The negative log-likelihood of the labels of batches, never smoothed, in nats, and the number of labels.
 
-    Args:
-        model (PreTrainedModel): A sequence-to-sequence model; its mode is left as it was.
-        batches (Iterable): Inputs with `labels` [B, T] int64, -100 for padding.
-
-    Returns:
-        tuple: Nats over all labels (float) and the number of labels (tokens). exp(nats / tokens) is the perplexity.
+    exp(nats / labels) is the perplexity. The mode of the model does not change.
     """
     was_training = model.training
     model.eval()
@@ -44,14 +39,7 @@ def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, 
 
 
 def perplexity(loss: float) -> float:
-    """The perplexity per token of a loss in nats per token; infinite where it overflows.
-
-    Args:
-        loss (float): Nats per token.
-
-    Returns:
-        float: exp(loss).
-    """
+    """The perplexity per token of a loss in nats per token; infinite if it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -69,18 +57,18 @@ def evaluate_translator(
     """The scores of a translator on a test set, and its translations.
 
     Args:
-        translator (Translator): The model and its tokenizers.
-        sources (list): Sentences.
-        references (list): Their translations.
-        tokenize (str): sacreBLEU's tokenizer.
-        lowercase (bool): Compare without case.
-        split_compounds (bool): As in `score_translations`.
-        tokens_per_batch (int): Source positions of a batch, padding included (tokens).
+        translator: The model and its tokenizers.
+        sources: Sentences.
+        references: Their translations.
+        tokenize: sacreBLEU's tokenizer.
+        lowercase: Compare without case.
+        split_compounds: As in `score_translations`.
+        tokens_per_batch: Source positions of a batch, padding included (tokens).
         **generate_kwargs: Options of `Translator.translate`, such as those of `generate`.
 
     Returns:
         dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
-        over the pairs that are not longer than the model takes (None if all are), `seconds`,
+        over the pairs that are not longer than the model accepts (None if all are longer), `seconds`,
         `sentences_per_second`, `sentences`, and the list `translations`.
 
     Raises:
@@ -122,14 +110,7 @@ def evaluate_translator(
 
 
 def translate_test_set(translator: Translator, sources: list[str], what: str = "", **options: Any) -> list[str]:
-    """The translations of a test set, with progress and the time left on a terminal.
-
-    Args:
-        translator (Translator): The model and its tokenizers.
-        sources (list): Sentences.
-        what (str): What to name beside the progress, where several systems translate.
-        **options: Options of `Translator.translate`.
-    """
+    """The translations of a test set. A terminal shows the progress of `what`, for example of one of several systems."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)

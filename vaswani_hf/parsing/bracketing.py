@@ -29,9 +29,6 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
     `precision`, `recall`, `f1` and `exact_match`, the share of sentences whose constituents are all right,
     are in percent. The numbers are `sentences`, `gold_brackets`, `predicted_brackets` and `matched_brackets`.
-
-    Raises:
-        ValueError: If two trees are of different words, or there are not equally many.
     """
     num_gold = 0
     num_predicted = 0

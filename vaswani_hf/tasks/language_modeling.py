@@ -303,25 +303,16 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """The scores of a language model on texts.
+    """The scores of a language model on texts; empty texts are left out, and a warning counts them.
 
-    A causal model predicts every token and the end. A masked model is scored on its hidden tokens, 15 % of
-    all tokens, which are the same in every evaluation of the same texts.
-
-    Args:
-        model: A `VaswaniForCausalLM` or `VaswaniForMaskedLM`.
-        tokenizer: Its tokenizer.
-        texts: Texts. Empty ones are left out, and a warning counts them.
-        tokens_per_batch: Positions of a batch, padding included (tokens).
+    A causal model predicts every token and the end. A masked model predicts its hidden tokens, 15 % of all
+    tokens, which are the same in every evaluation of the same texts.
 
     Returns:
         dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens
-            whose most likely token
-        is right), `tokens` predicted, `texts`, `seconds`. A causal model also has `bits_per_byte` of the text
-        with the end of each line, which can be compared between vocabularies.
-
-    Raises:
-        ValueError: If there is no text, or the logits are not finite.
+            whose
+        most likely token is right), `tokens` predicted, `texts`, `seconds`. A causal model also has
+        `bits_per_byte` of the text with the end of each line, which can be compared between vocabularies.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -382,7 +373,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> dict[str, Any]:
-    """The scores of a language model, by its name, on a file with texts, one per line; see `evaluate_texts`."""
+    """The scores of a language model on a file with one text per line; see `evaluate_texts`."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one a line, but is empty.")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE, naming_the_folder
 from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable, split_name
+from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable
 from ..data.corpus_cache import write_tokenizers
 from ..data.reading import CACHE_REMEDY, TEXT_FEATURES, PairSource, load_pairs
 from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_on_sides, with_transformers_interface
@@ -142,17 +142,14 @@ def _pair_of(tree: Tree) -> dict[str, str]:
 def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
     fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
     max_length = None if split == "test" else data.max_length
-    refuse_unusable(pairs, split_name(data, split), max_length, fault)
+    name = " and ".join(data.files(split)) or f"`data.corpus: {data.corpus}`"
+    refuse_unusable(pairs, name, max_length, fault)
 
 
 def load_treebank(names: list[str]) -> Dataset:
     """The trees of files, which `tree_files` describes, as the columns `source` and `target`.
 
     Both are empty for a tree of traces. The files are read once, into the cache of `datasets`.
-
-    Raises:
-        ValueError: If a file is not a treebank.
-        OSError: If a file does not exist, or the disk of the cache is full.
     """
     files = tree_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]

@@ -87,18 +87,17 @@ class Translation(Task):
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
         rate = tokenizer.bpe_dropout
+        bpe_dropout = None
+        if rate > 0:
+            bpe_dropout = (BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
+        pad_token_id = source_tokenizer.pad_token_id
         train_collator = PairCollator(
-            source_tokenizer.pad_token_id,
-            bpe_dropout=(BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
-            if rate
-            else None,
-            seed=seed,
-            max_length=data.max_length,
+            pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
         )
         return encode_corpus(
             texts,
             (source_tokenizer, target_tokenizer),
-            (train_collator, PairCollator(source_tokenizer.pad_token_id)),
+            (train_collator, PairCollator(pad_token_id)),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
