@@ -115,7 +115,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
 
 
-class PenaltyScorer:
+class PenaltyScorer(Scorer):
     """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq. 14)."""
 
     def __init__(self, config: GenerationConfig):
@@ -136,7 +136,7 @@ def has_exact_bound(config: GenerationConfig) -> bool:
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
 
 
-class EarlyStopping:
+class EarlyStopping(StoppingRule):
     """The stopping rule of the settings, `early_stopping`: a search ends when no longer translation can win.
 
     Args:

@@ -238,9 +238,17 @@ class VaswaniGeneration(GenerationMixin):
     ) -> Any:
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
-        The source is `inputs` [B, S] int64, also as `input_ids`, or else `inputs_embeds` or `encoder_outputs`. `kwargs` are
-        `ensemble` and `must_contain`, see the head of this file, and all other arguments and settings of transformers; the model's
-        config has those that are not given. Gives [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+        Args:
+            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as `inputs_embeds` [B, S, D] or
+                `encoder_outputs`.
+            generation_config (GenerationConfig, optional): Settings; those of the model by default.
+            logits_processor (LogitsProcessorList, optional): Change the scores of each step.
+            stopping_criteria (StoppingCriteriaList, optional): End translations.
+            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this file, and all other
+                arguments and settings of transformers.
+
+        Returns:
+            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
 
         Raises:
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
@@ -273,11 +281,15 @@ class VaswaniGeneration(GenerationMixin):
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
         ensemble = kwargs.pop("ensemble", None)
+        if not is_filled(ensemble):
+            ensemble = strategies.ensemble
         must_contain = kwargs.pop("must_contain", None)
+        if not is_filled(must_contain):
+            must_contain = strategies.must_contain
         strategies = replace(
             strategies,
-            ensemble=checked_models(ensemble if is_filled(ensemble) else strategies.ensemble),
-            must_contain=must_contain if is_filled(must_contain) else strategies.must_contain,
+            ensemble=checked_models(ensemble),
+            must_contain=must_contain if is_filled(must_contain) else None,
             warns_of_unmet=kwargs.pop("warn_of_unmet_phrases", strategies.warns_of_unmet),
         )
         for name in strategies.own:

@@ -28,6 +28,7 @@ from .beam_search_vaswani import (
     NEG_INF,
     BeamSearch,
     Candidates,
+    CandidateSelection,
     EarlyStopping,
     SearchTask,
     SentenceError,
@@ -187,7 +188,7 @@ def _followers(phrase: tuple[int, ...], longest: int) -> list[int]:
     return followers
 
 
-class PhraseCandidates:
+class PhraseCandidates(CandidateSelection):
     """The candidate selection for translations that contain phrases.
 
     Args:
