@@ -108,14 +108,10 @@ class Blocks:
     """A whole sequence in N blocks of W queries, each with the C keys near it, for restricted self-attention (Section 4).
 
     The cost grows with the length alone, for any kernel and any score.
-
-    Attributes:
-        mask (torch.Tensor): [B * N, 1, W, C] bool.
-        num_before (int): The number of keys before the first query of a block.
     """
 
-    mask: torch.Tensor
-    num_before: int
+    mask: torch.Tensor  # [B * N, 1, W, C] bool
+    num_before: int  # keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
         """The same on another device, for a model that several devices share."""

@@ -54,11 +54,7 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """The further models of an ensemble.
-
-    Raises:
-        ValueError: If they are no list of models.
-    """
+    """The further models of an ensemble; an error if they are no list of models."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
@@ -136,8 +132,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step synchronises.
 
-    Args:
-        at_once (bool): Refuse such a row in the step that finds it.
+    With `at_once` the step that finds such a row refuses it.
     """
 
     def __init__(self, at_once: bool = False):
@@ -302,11 +297,7 @@ class VaswaniGeneration(GenerationMixin):
     def _is_searched(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if our search generates, and not transformers' sampling.
-
-        Raises:
-            ValueError: If an argument needs the one and another argument the other.
-        """
+        """True if our search generates, and not transformers' sampling; an error if one argument needs the one, another the other."""
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
@@ -677,9 +668,6 @@ def add_ensemble(
     """Let further models search with the one that generates; each encodes the source [B, S] by itself.
 
     A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
-
-    Raises:
-        ValueError: If they are no models of one vocabulary, there are no source tokens, or these are too many.
     """
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
@@ -701,14 +689,11 @@ def add_ensemble(
 
 
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Refuse a model that cannot search with the one that generates.
-
-    Raises:
-        ValueError: If its vocabulary is another one, it is no encoder-decoder, or it is on another device.
-    """
+    """Refuse a model that cannot search with the one that generates."""
     if not other.config.is_encoder_decoder:
         raise ValueError(f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}.")
-    own, foreign = _vocabulary(model), _vocabulary(other)
+    own = _vocabulary(model)
+    foreign = _vocabulary(other)
     for field in own:
         if own[field] != foreign[field]:
             raise ValueError(
@@ -725,11 +710,6 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
         raise ValueError(
             f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
             "attention of Vaswani models."
-        )
-    if other.device != model.device:
-        raise ValueError(
-            f"`ensemble` must be models on one device, but {name} is on {other.device} and the model that generates on "
-            f"{model.device}."
         )
 
 
