@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent
 
 PRIVATE = {
     "transformers.generation.utils": """
-        _eos_token_tensor _has_unfinished_sequences _pad_token_tensor _prefill _prepare_cache_for_generation
+        _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill
+        _prepare_cache_for_generation
         _prepare_generation_config _sample
         _update_model_kwargs_for_generation _valid_auto_compile_criteria
     """,

@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 import torch
-from reference_search import SlowSearch, averaged, without
+from reference_search import SlowSearch, without
 from search_models import (
     EOS,
-    OTHER_VOCABULARY,
     PAD,
     PREFIXES,
     SOURCES,
@@ -250,73 +249,9 @@ def test_phrases_are_given_for_each_sentence(model):
         model.generate(**batch_of(SOURCES), num_beams=3, must_contain=[[[5]], []])
 
 
-# Ensembles
-
-
-ENSEMBLE_SEARCHES = {
-    "power": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "power"},
-    "gnmt": {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
-    "wide": {"num_beams": 8, "length_penalty": 2.0, "length_penalty_type": "gnmt"},
-}
-
-
-@pytest.fixture(scope="module")
-def others(tiny_config):
-    return [
-        translator(tiny_config, seed=1),
-        translator(tiny_config, norm_position="pre", d_k=5, d_v=3, decoder_layers=1),
-    ]
-
-
-@pytest.mark.parametrize("search", ENSEMBLE_SEARCHES.values(), ids=ENSEMBLE_SEARCHES)
-def test_a_model_with_itself_is_the_model(model, search):
-    options = {**search, "num_return_sequences": 2, "max_new_tokens": LIMIT, "early_stopping": "never"}
-    plain = model.generate(**batch_of(SOURCES), **options, **SCORED)
-    twice = model.generate(**batch_of(SOURCES), **options, **SCORED, ensemble=[model])
-    assert torch.equal(twice.sequences, plain.sequences)
-    torch.testing.assert_close(twice.sequences_scores, plain.sequences_scores, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("search", ENSEMBLE_SEARCHES.values(), ids=ENSEMBLE_SEARCHES)
-@pytest.mark.parametrize("cache", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
-@pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])
-def test_an_ensemble_averages_probabilities(model, others, search, cache, asked):
-    slow = SlowSearch(averaged([log_probs_of(member) for member in (model, *others)]), LIMIT, **search)
-    expected = [slow.best(source, prefix)[0] for source, prefix in zip(SOURCES, PREFIXES, strict=True)]
-    options = {**search, **cache, **asked, "max_new_tokens": LIMIT, "early_stopping": "never"}
-    outputs = model.generate(**batch_of(SOURCES, "left", PREFIXES), **options, ensemble=others)
-    sequences = outputs.sequences if asked else outputs
-    assert new_tokens(sequences, 4) == [hypothesis.tokens for hypothesis in expected]
-    if asked:
-        scores = torch.tensor([hypothesis.score for hypothesis in expected])
-        torch.testing.assert_close(outputs.sequences_scores, scores, atol=1e-5, rtol=1e-5)
-    # None of the members finds this by itself.
-    for member in (model, *others) if search is ENSEMBLE_SEARCHES["power"] else ():
-        slow.log_probs = log_probs_of(member)
-        alone = [slow.best(source, prefix)[0].tokens for source, prefix in zip(SOURCES, PREFIXES, strict=True)]
-        assert alone != [hypothesis.tokens for hypothesis in expected]
-
-
-def test_an_ensemble_searches_greedily(model, others):
-    slow = SlowSearch(
-        averaged([log_probs_of(member) for member in (model, *others)]), LIMIT, 1, 0.0, early_stopping=True
-    )
-    expected = [slow.best(source, [START])[0].tokens for source in SOURCES]
-    found = model.generate(**batch_of(SOURCES), num_beams=1, max_new_tokens=LIMIT, ensemble=others)
-    assert new_tokens(found) == expected
-    assert new_tokens(model.generate(**batch_of(SOURCES), num_beams=1, max_new_tokens=LIMIT)) != expected
-
-
-def test_an_ensemble_shares_one_vocabulary(model, tiny_model):
-    for other in (tiny_model(vocab_size=29), tiny_model(**OTHER_VOCABULARY)):
-        for num_beams in (1, 3):
-            with pytest.raises(ValueError, match=r"`ensemble`.*\b29\b"):
-                model.generate(**batch_of(SOURCES), num_beams=num_beams, ensemble=[other])
-
-
-def test_an_ensemble_does_not_sample_without_beams(model, others):
+def test_an_ensemble_does_not_sample_without_beams(model):
     with pytest.raises(ValueError, match="`ensemble`"):
-        model.generate(**batch_of(SOURCES), do_sample=True, num_beams=1, ensemble=others)
+        model.generate(**batch_of(SOURCES), do_sample=True, num_beams=1, ensemble=[model])
 
 
 # Streaming

@@ -431,14 +431,6 @@ def test_transition_scores_add_up_to_the_scores(tiny_config, fields, length_pena
             assert transitions[row, step].item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_scores_come_best_first(model):
-    outputs = searched(model, batch_of(SOURCES), num_return_sequences=4, length_penalty=0.6)
-    scores = outputs.sequences_scores.view(len(SOURCES), 4)
-    assert torch.all(scores.diff(dim=1) <= 0)
-    for nbest in outputs.sequences.view(len(SOURCES), 4, -1).tolist():
-        assert len(set(map(tuple, nbest))) == 4
-
-
 @caches
 def test_bfloat16_equals_transformers_on_most_sentences(model, cache):
     model = model.to(torch.bfloat16)

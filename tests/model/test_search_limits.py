@@ -227,13 +227,6 @@ def test_coverage_is_that_of_the_paper_in_slow_loops(model):
     torch.testing.assert_close(torch.tensor(attention(SOURCES[0], [START, 7, 9, 4, EOS])), maps, atol=1e-6, rtol=1e-5)
 
 
-def test_no_coverage_penalty_changes_nothing(model):
-    plain = model.generate(**batch_of(SOURCES), **PAPER, **SCORED)
-    zero = model.generate(**batch_of(SOURCES), **PAPER, **SCORED, coverage_penalty=0.0)
-    assert torch.equal(plain.sequences, zero.sequences)
-    assert torch.equal(plain.sequences_scores, zero.sequences_scores)
-
-
 SEARCHES = {
     "greedy": {"num_beams": 1},
     "beams": {"num_beams": 3},
@@ -370,11 +363,6 @@ def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
     expected = plain.generate(**batch_of(SOURCES), **fields | changed)
     assert torch.equal(loaded.generate(**batch_of(SOURCES), **changed), expected)
     assert torch.equal(loaded.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**changed)), expected)
-
-
-def test_the_fields_may_come_in_a_config_object(model):
-    expected = model.generate(**batch_of(SOURCES), **PAPER)
-    assert torch.equal(model.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**PAPER)), expected)
 
 
 NEW_FIELDS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")

@@ -108,14 +108,10 @@ class Blocks:
     """A whole sequence in N blocks of W queries, each with the C keys near it, for restricted self-attention (Section 4).
 
     The cost grows with the length alone, for any kernel and any score.
-
-    Attributes:
-        mask (torch.Tensor): [B * N, 1, W, C] bool.
-        num_before (int): The number of keys before the first query of a block.
     """
 
-    mask: torch.Tensor
-    num_before: int
+    mask: torch.Tensor  # [B * N, 1, W, C] bool
+    num_before: int  # keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
         """The same on another device, for a model that several devices share."""
@@ -151,7 +147,7 @@ class Blocks:
 
 
 def window_mask(
-    attention: "VaswaniAttention",
+    attention: Any,
     states: torch.Tensor,
     attention_mask: torch.Tensor | None,
     cache: Cache | None,
@@ -190,16 +186,16 @@ def window_mask(
     return visible[:, None]
 
 
-def _width_of_block(attention: "VaswaniAttention") -> int:
+def _width_of_block(attention: Any) -> int:
     return max(attention.window, SMALLEST_BLOCK)
 
 
-def _num_near(attention: "VaswaniAttention") -> int:
+def _num_near(attention: Any) -> int:
     """The keys in the window of a query, in addition to that of the same token."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
-def _window_blocks(attention: "VaswaniAttention", states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
+def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
     """The blocks of a whole sequence of states [B, T, D] without padding between real tokens [B, T]."""
     batch = states.shape[0]
     length = states.shape[1]
@@ -219,9 +215,7 @@ def _window_blocks(attention: "VaswaniAttention", states: torch.Tensor, real: to
     return Blocks(mask.flatten(0, 1).unsqueeze(1), num_before)
 
 
-def _visible(
-    attention: "VaswaniAttention", query_positions: torch.Tensor, key_positions: torch.Tensor
-) -> torch.Tensor:
+def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
     near = attention.local_mask(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 

@@ -115,7 +115,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
 
 
-class PenaltyScorer:
+class PenaltyScorer(Scorer):
     """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq. 14)."""
 
     def __init__(self, config: GenerationConfig):
@@ -136,23 +136,16 @@ def has_exact_bound(config: GenerationConfig) -> bool:
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
 
 
-class EarlyStopping:
+class EarlyStopping(StoppingRule):
     """The stopping rule of the settings, `early_stopping`: a search ends when no longer translation can win.
 
-    Args:
-        config (GenerationConfig): The settings; a sentence is full if `num_beams` translations have finished.
-        num_sentences (int): B.
-        num_counted (int): The number of results that a longer translation must not change.
-        device (torch.device): Where the search is.
-
-    Attributes:
-        is_exact (torch.Tensor): [B] bool, the bound is that of all possible lengths.
-        stops_when_full (torch.Tensor): [B] bool, the search ends as soon as the sentence is full.
+    `num_counted` is the number of results that must not change. A sentence is full if `num_beams` translations have finished.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
+        # [B] bool: the bound is that of all possible lengths; the search ends as soon as the sentence is full.
         self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 

@@ -94,28 +94,16 @@ def _is_none_or(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or test(value)
 
 
-def _is_rate(value: Any) -> bool:
-    return is_number(value) and value < 1
-
-
 def _is_positive(value: Any) -> bool:
     return is_number(value) and value > 0
 
 
-def _is_size(value: Any) -> bool:
-    return is_int(value, 1)
-
-
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 ATTENTION_SCORES = ("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive")
 _SCORES = ", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]) + f' or "{ATTENTION_SCORES[-1]}"'
-_A_SIZE = (_is_size, "a positive integer")
-_A_SIZE_OR_NONE = (_is_none_or(_is_size), "a positive integer or None")
-_A_RATE = (_is_rate, "a number from 0 up to, but not including, 1")
-_A_SWITCH = (_is_switch, "True or False")
+_A_SIZE = (partial(is_int, least=1), "a positive integer")
+_A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or None")
+_A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
+_A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
 # For each field the test, and the words that follow "must be".
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -12,7 +12,8 @@ M tokens in the tree, H heads, D model width, V target vocabulary.
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,6 +149,22 @@ def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, lengt
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
+def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The `forward` of a module without the call of a module."""
+    return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+
+
+def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The `forward` of a module without the call of a module."""
+    return partial(
+        torch.layer_norm,
+        normalized_shape=module.normalized_shape,
+        weight=module.weight,
+        bias=module.bias,
+        eps=module.eps,
+    )
+
+
 class AttentionStep:
     """The `forward` of an attention without calls of modules, for decoding steps and an attention that `supports_fast_path`.
 
@@ -162,13 +179,12 @@ class AttentionStep:
         self.is_fused = attention.supports_fused_kernel and attention.implementation == "sdpa"
         self.d_k = attention.d_k
         self.d_v = attention.d_v
-        # Weights and biases.
-        self.q = (attention.q_proj.weight, attention.q_proj.bias)
-        self.k = (attention.k_proj.weight, attention.k_proj.bias)
-        self.v = (attention.v_proj.weight, attention.v_proj.bias)
-        self.out = (attention.out_proj.weight, attention.out_proj.bias)
-        self.own: Any = cache.self_attention_cache
-        self.source: list[Any] = cache.cross_attention_cache.layers
+        self.q_proj = _linear_step(attention.q_proj)
+        self.k_proj = _linear_step(attention.k_proj)
+        self.v_proj = _linear_step(attention.v_proj)
+        self.out_proj = _linear_step(attention.out_proj)
+        self.own_cache: Any = cache.self_attention_cache
+        self.source_layers: list[Any] = cache.cross_attention_cache.layers
 
     def __call__(
         self,
@@ -178,36 +194,37 @@ class AttentionStep:
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
         """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
-        linear = nn.functional.linear
-        query = linear(states, *self.q).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
+        query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
         if self.is_cross:
-            layer = self.source[self.layer_idx]
-            key = layer.keys
-            value = layer.values
+            layer = self.source_layers[self.layer_idx]
+            key = layer.keys  # [N, H, S, K]
+            value = layer.values  # [N, H, S, d_v]
         else:
-            key = linear(states, *self.k).view(*shape, -1, self.d_k).transpose(1, 2)
-            value = linear(states, *self.v).view(*shape, -1, self.d_v).transpose(1, 2)
-            key, value = self.own.update(key, value, self.layer_idx)  # [N, H, M, K], [N, H, M, d_v]
+            key = self.k_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)
+            value = self.v_proj(states).view(*shape, -1, self.d_v).transpose(1, 2)
+            key, value = self.own_cache.update(key, value, self.layer_idx)  # [N, H, M, K], [N, H, M, d_v]
         if self.is_fused and recorder is None:
-            output = self.attention.attend_fused(query, key, value, mask)
+            output = self.attention.attend_fused(query, key, value, mask)  # [N, beams, H, d_v]
         else:
             output, _ = self.attention.attend(query, key, value, mask, recorder)
-        return linear(output.reshape(len(states), -1), *self.out)
+        return self.out_proj(output.reshape(len(states), -1))
 
 
 class DecoderLayerStep:
     """The `forward` of a `VaswaniDecoderLayer` in eval mode, for decoding steps and a layer that `supports_fast_path`."""
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
-        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
-        self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True) if layer.encoder_attn else None
-        self.fc1 = (layer.fc1.weight, layer.fc1.bias)
-        self.fc2 = (layer.fc2.weight, layer.fc2.bias)
-        self.self_attn_norm = _norm_arguments(layer.self_attn_layer_norm)
-        self.encoder_attn_norm = _norm_arguments(layer.encoder_attn_layer_norm)
-        self.final_norm = _norm_arguments(layer.final_layer_norm)
-        self.activation_fn = layer.activation_fn
         self.pre_norm = layer.pre_norm
+        self.activation_fn = layer.activation_fn
+        self.self_attn = AttentionStep(layer.self_attn, cache, is_cross=False)
+        self.self_attn_layer_norm = _norm_step(layer.self_attn_layer_norm)
+        self.encoder_attn = None
+        if layer.encoder_attn is not None:
+            self.encoder_attn = AttentionStep(layer.encoder_attn, cache, is_cross=True)
+            self.encoder_attn_layer_norm = _norm_step(layer.encoder_attn_layer_norm)
+        self.fc1 = _linear_step(layer.fc1)
+        self.fc2 = _linear_step(layer.fc2)
+        self.final_layer_norm = _norm_step(layer.final_layer_norm)
 
     def __call__(
         self,
@@ -218,26 +235,19 @@ class DecoderLayerStep:
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
         """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
-        linear = nn.functional.linear
-        norm = torch.layer_norm
         if self.pre_norm:
-            states = self.self_attn(norm(states, *self.self_attn_norm), shape, mask).add_(states)
+            states = self.self_attn(self.self_attn_layer_norm(states), shape, mask).add_(states)
             if self.encoder_attn is not None:
-                query_states = norm(states, *self.encoder_attn_norm)
-                states = self.encoder_attn(query_states, shape, source_mask, recorder).add_(states)
-            inner = self.activation_fn(linear(norm(states, *self.final_norm), *self.fc1))
-            return linear(inner, *self.fc2).add_(states)
-        states = norm(self.self_attn(states, shape, mask).add_(states), *self.self_attn_norm)
+                normed = self.encoder_attn_layer_norm(states)
+                states = self.encoder_attn(normed, shape, source_mask, recorder).add_(states)
+            inner = self.activation_fn(self.fc1(self.final_layer_norm(states)))
+            return self.fc2(inner).add_(states)
+        states = self.self_attn_layer_norm(self.self_attn(states, shape, mask).add_(states))
         if self.encoder_attn is not None:
             attended = self.encoder_attn(states, shape, source_mask, recorder)
-            states = norm(attended.add_(states), *self.encoder_attn_norm)
-        inner = self.activation_fn(linear(states, *self.fc1))
-        return norm(linear(inner, *self.fc2).add_(states), *self.final_norm)
-
-
-def _norm_arguments(norm: nn.LayerNorm | None) -> tuple[Any, ...]:
-    """The arguments of `torch.layer_norm` after the states."""
-    return () if norm is None else (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+            states = self.encoder_attn_layer_norm(attended.add_(states))
+        inner = self.activation_fn(self.fc1(states))
+        return self.final_layer_norm(self.fc2(inner).add_(states))
 
 
 class TreeAttentionDecoder:
@@ -411,7 +421,8 @@ class RowDecoder:
 
     def _attention_of_call(self) -> torch.Tensor:
         """The attention [N, K, S] that each source token has had from the tokens of the latest call."""
-        (weights,) = self.recorder.weights.values()  # [N * K, T, S]
+        recorder: Any = self.recorder
+        (weights,) = recorder.weights.values()  # [N * K, T, S]
         mask = self.model_kwargs.get("decoder_attention_mask")
         if mask is not None:
             weights = weights * mask[:, -weights.shape[1] :, None]

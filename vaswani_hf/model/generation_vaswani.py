@@ -55,11 +55,7 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """The further models of an ensemble.
-
-    Raises:
-        ValueError: If they are no list of models.
-    """
+    """The further models of an ensemble; an error if they are no list of models."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
@@ -102,8 +98,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step synchronises.
 
-    Args:
-        at_once (bool): Refuse such a row in the step that finds it.
+    With `at_once` the step that finds such a row refuses it.
     """
 
     def __init__(self, at_once: bool = False):
@@ -204,9 +199,17 @@ class VaswaniGeneration(GenerationMixin):
     ) -> Any:
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
-        The source is `inputs` [B, S] int64, also as `input_ids`, or else `inputs_embeds` or `encoder_outputs`. `kwargs` are
-        `ensemble` and `must_contain`, see the head of this file, and all other arguments and settings of transformers; the model's
-        config has those that are not given. Gives [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+        Args:
+            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as `inputs_embeds` [B, S, D] or
+                `encoder_outputs`.
+            generation_config (GenerationConfig, optional): Settings; those of the model by default.
+            logits_processor (LogitsProcessorList, optional): Change the scores of each step.
+            stopping_criteria (StoppingCriteriaList, optional): End translations.
+            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this file, and all other
+                arguments and settings of transformers.
+
+        Returns:
+            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
 
         Raises:
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
@@ -239,11 +242,15 @@ class VaswaniGeneration(GenerationMixin):
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
         ensemble = kwargs.pop("ensemble", None)
+        if not is_filled(ensemble):
+            ensemble = strategies.ensemble
         must_contain = kwargs.pop("must_contain", None)
+        if not is_filled(must_contain):
+            must_contain = strategies.must_contain
         strategies = replace(
             strategies,
-            ensemble=checked_models(ensemble if is_filled(ensemble) else strategies.ensemble),
-            must_contain=must_contain if is_filled(must_contain) else strategies.must_contain,
+            ensemble=checked_models(ensemble),
+            must_contain=must_contain if is_filled(must_contain) else None,
             warns_of_unmet=kwargs.pop("warn_of_unmet_phrases", strategies.warns_of_unmet),
         )
         for name in strategies.own:
@@ -256,11 +263,7 @@ class VaswaniGeneration(GenerationMixin):
     def _is_searched(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if our search generates, and not transformers' sampling.
-
-        Raises:
-            ValueError: If an argument needs the one and another argument the other.
-        """
+        """True if our search generates, and not transformers' sampling; an error if one argument needs the one, another the other."""
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
@@ -631,9 +634,6 @@ def add_ensemble(
     """Let further models search with the one that generates; each encodes the source [B, S] by itself.
 
     A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
-
-    Raises:
-        ValueError: If they are no models of one vocabulary, there are no source tokens, or these are too many.
     """
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
@@ -655,14 +655,11 @@ def add_ensemble(
 
 
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Refuse a model that cannot search with the one that generates.
-
-    Raises:
-        ValueError: If its vocabulary is another one, it is no encoder-decoder, or it is on another device.
-    """
+    """Refuse a model that cannot search with the one that generates."""
     if not other.config.is_encoder_decoder:
         raise ValueError(f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}.")
-    own, foreign = _vocabulary(model), _vocabulary(other)
+    own = _vocabulary(model)
+    foreign = _vocabulary(other)
     for field in own:
         if own[field] != foreign[field]:
             raise ValueError(
@@ -679,11 +676,6 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
         raise ValueError(
             f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
             "attention of Vaswani models."
-        )
-    if other.device != model.device:
-        raise ValueError(
-            f"`ensemble` must be models on one device, but {name} is on {other.device} and the model that generates on "
-            f"{model.device}."
         )
 
 

@@ -75,11 +75,7 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the fields together, as the encoder-decoder's; the stack that there is is named.
-
-        Raises:
-            ValueError: If two fields contradict each other.
-        """
+        """Check the fields together, as those of an encoder-decoder; the message names the stack of the model."""
         try:
             super().validate_architecture()
         except ValueError as error:
@@ -93,11 +89,7 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """The config of this stack of an encoder-decoder, or of another model of one stack.
-
-        Args:
-            config (VaswaniConfig): Its config, which stays as it is.
-        """
+        """The config of this stack for the config of an encoder-decoder, or of another model of one stack."""
         unused = {
             *_OF_TWO_STACKS,
             "decoder_vocab_size",

@@ -58,12 +58,7 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     """The position encodings of Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
 
-    Args:
-        position_ids (torch.Tensor): Positions from 0, int64 of any shape.
-        d_model (int): The even width D.
-
-    Returns:
-        torch.Tensor: Float32, of the shape of `position_ids` followed by D.
+    Positions [...] are int64 from 0, the encodings [..., D] float32; D is even.
     """
     # A float32 angle is off by 6e-5 at position 1000; float64 is exact to float32 and costs little. Metal has none.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
@@ -76,11 +71,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0.
-
-        Raises:
-            ValueError: If a position has no row in the table.
-        """
+        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0; an error if a position has no row in the table."""
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
@@ -28,6 +29,7 @@ from .beam_search_vaswani import (
     NEG_INF,
     BeamSearch,
     Candidates,
+    CandidateSelection,
     EarlyStopping,
     SearchTask,
     SentenceError,
@@ -40,14 +42,7 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence contradict another setting.
-
-    Args:
-        sentence (int): The number of the sentence in the batch.
-        phrases (list): The phrases to blame, lists of token ids.
-        reason (str): The contradiction, a clause.
-        text (str, optional): The text of the sentence.
-    """
+    """The phrases of a sentence, lists of token ids, contradict another setting; `reason` says how, in a clause."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -108,93 +103,65 @@ def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 class PhraseTables:
     """The phrases of a batch as tensors, so that a step need not synchronise to look at its beams.
 
-    The progress of a phrase is the number of its tokens that the end of a translation has in order, and the length of the
-    phrase once the translation contains it.
-
-    Attributes:
-        lengths (torch.Tensor): [B, F] int64, 0 where a sentence has fewer phrases.
-        tokens (torch.Tensor): [B, F, L + 1] int64, -1 after the end of a phrase.
-        firsts (torch.Tensor): [B, F, L] int64, the same with -1 for a token that the phrase has before.
-        followers (torch.Tensor): [B, F, (L + 1) * (L + 1)] int64, the progress after a token, for each progress before and
-            each place in `firsts`, the last one for all other tokens.
+    The matches [..., F, L + 1] bool of a translation are True at l for a phrase if the translation ends with the first l tokens
+    of the phrase, and True at the length of the phrase from the moment when the translation contains it.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
-        number = max(1, max(len(of_sentence) for of_sentence in phrases))
-        self.longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
+        num_phrases = max(1, max(len(of_sentence) for of_sentence in phrases))
+        longest = max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=1)
         lengths = []
         tokens = []
-        firsts = []
-        followers = []
         for of_sentence in phrases:
-            padded = [tuple(phrase) for phrase in of_sentence] + [()] * (number - len(of_sentence))
+            padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
-            tokens.append([[*phrase, *[-1] * (self.longest + 1 - len(phrase))] for phrase in padded])
-            firsts.append([_first_occurrences(phrase, self.longest) for phrase in padded])
-            followers.append([_followers(phrase, self.longest) for phrase in padded])
-        self.lengths = torch.tensor(lengths, device=device)
-        self.tokens = torch.tensor(tokens, device=device)
-        self.firsts = torch.tensor(firsts, device=device)
-        self.followers = torch.tensor(followers, device=device)
+            tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
+        self.lengths = torch.tensor(lengths, device=device)  # [B, F], 0 where a sentence has fewer phrases
+        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1], -1 after the end of a phrase
+        self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
+        self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def begun(self, prompts: torch.Tensor) -> torch.Tensor:
-        """The progress [B, 1, F] int64 after the prompts [B, P]."""
+        """The matches [B, 1, F, L + 1] of the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
-        progress = torch.zeros_like(self.lengths).unsqueeze(1)
+        matches = torch.zeros_like(self.is_whole).unsqueeze(1)
+        matches[..., 0] = True
         for tokens in prompts.unbind(dim=1):
-            progress = self.advanced(sentences, progress, tokens[:, None, None]).squeeze(2)
-        return progress
+            matches = self.advanced(sentences, matches, tokens[:, None, None]).squeeze(2)
+        return matches
 
-    def advanced(self, sentences: torch.Tensor, progress: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The progress [N, K, O, F] after each of the tokens [N, K, O], for the progress [N, K, F] of the beams before."""
-        is_first = tokens[..., None, None] == self.firsts[sentences][:, None, None]  # [N, K, O, F, L]
-        place = is_first.byte().argmax(dim=-1).masked_fill(~is_first.any(dim=-1), self.longest)  # [N, K, O, F]
-        index = progress.unsqueeze(2) * (self.longest + 1) + place
-        index = index.flatten(1, 2).transpose(1, 2)  # [N, F, K * O]
-        followers = self.followers[sentences].gather(2, index)
-        return followers.transpose(1, 2).unflatten(1, tokens.shape[1:])
+    def advanced(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], for the matches [N, K, F, L + 1] before."""
+        is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
+        longer = matches[:, :, None, :, :-1] & is_next
+        matches_after = nn.functional.pad(longer, (1, 0), value=True)
+        is_there = matches & self.is_whole[sentences].unsqueeze(1)
+        return matches_after | is_there.unsqueeze(2)
 
-    def missing(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
-        """The number [N, K, O] of tokens after which all phrases can be there, for the progress [N, K, O, F].
+    def progress(self, matches: torch.Tensor) -> torch.Tensor:
+        """[..., F] int64: how many tokens of each phrase the translation ends with, all if it contains the phrase."""
+        return (matches * self.numbers).amax(dim=-1)
+
+    def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """The number [N, K, O] of tokens after which all phrases can be there.
 
         These are the tokens of the missing phrases, less those that the nearest of them has already.
         """
         lengths = self.lengths[sentences][:, None, None]
+        progress = self.progress(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
-    def next_tokens(self, sentences: torch.Tensor, progress: torch.Tensor) -> torch.Tensor:
-        """The token [N, K, F] that brings each phrase forward, for the progress [N, K, F]; -1 where the phrase is there."""
-        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, progress.shape[1], -1, -1)
-        return tokens.gather(3, progress.unsqueeze(3)).squeeze(3)
+    def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """The token [N, K, F] that brings each phrase forward; -1 where the phrase is there."""
+        tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
+        return tokens.gather(3, self.progress(matches).unsqueeze(3)).squeeze(3)
 
 
-def _first_occurrences(phrase: tuple[int, ...], longest: int) -> list[int]:
-    """`PhraseTables.firsts` of a phrase."""
-    firsts = [-1 if token in phrase[:place] else token for place, token in enumerate(phrase)]
-    return firsts + [-1] * (longest - len(phrase))
+class PhraseCandidates(CandidateSelection):
+    """The candidate selection for translations that contain phrases: `num_kept` beams for each number of missing tokens.
 
-
-def _followers(phrase: tuple[int, ...], longest: int) -> list[int]:
-    """`PhraseTables.followers` of a phrase."""
-    followers: list[int] = []
-    for done in range(longest + 1):
-        if done >= len(phrase):
-            followers += [len(phrase)] * (longest + 1)
-            continue
-        followers += [_longest_beginning(phrase, (*phrase[:done], token)) for token in phrase]
-        followers += [0] * (longest + 1 - len(phrase))
-    return followers
-
-
-class PhraseCandidates:
-    """The candidate selection for translations that contain phrases.
-
-    Args:
-        task (SearchTask): The batch.
-        phrases (Sequence): For each of the B sentences its phrases, lists of token ids.
-        config (GenerationConfig): The settings of the grid, whose `num_beams` is the number K of all its beams.
-        num_kept (int): Beams for each number of missing tokens.
+    `num_beams` of the config is the number K of all beams of the grid.
     """
 
     def __init__(
@@ -214,16 +181,16 @@ class PhraseCandidates:
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # The progress of each beam of each sentence, also of those that have left.
-        self.progress = self.tables.begun(task.prompt).repeat(1, config.num_beams, 1)  # [B, K, F]
+        # Those of each beam of each sentence, also of the sentences that have left.
+        self.matches = self.tables.begun(task.prompt).repeat(1, config.num_beams, 1, 1)  # [B, K, F, L + 1]
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
-        progress = self.progress[search.sentences]  # [N, K, F]
+        matches = self.matches[search.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
-            before = gather_beams(progress, search.parents)
-            progress = self.tables.advanced(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
-            self.progress[search.sentences] = progress
-        scores, tokens, missing = self._options(search, log_probs, progress)  # [N, K or 1, O]
+            before = gather_beams(matches, search.parents)
+            matches = self.tables.advanced(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
+            self.matches[search.sentences] = matches
+        scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
         parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
         scores, index = scores.flatten(1).sort(descending=True, stable=True)  # [N, K * O]
         tokens = tokens.flatten(1).gather(1, index)
@@ -260,7 +227,7 @@ class PhraseCandidates:
         return torch.where(is_kept, 1 - ends.long(), 2)
 
     def _options(
-        self, search: BeamSearch, log_probs: torch.Tensor, progress: torch.Tensor
+        self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ways to go on that leave capacity for the missing tokens: scores, tokens and missing tokens [N, K or 1, O].
 
@@ -268,19 +235,19 @@ class PhraseCandidates:
         """
         sentences = search.sentences
         num_beams = log_probs.shape[1]
-        progress = progress[:, :num_beams]
+        matches = matches[:, :num_beams]
         total = log_probs + search.scores[:, :num_beams, None]  # [N, K or 1, V]
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
         # Those that bring a phrase forward are looked at however improbable they are.
-        added = self.tables.next_tokens(sentences, progress)  # [N, K or 1, F]
+        added = self.tables.next_tokens(sentences, matches)  # [N, K or 1, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
         is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
-        missing = self.tables.missing(sentences, self.tables.advanced(sentences, progress, tokens))
+        missing = self.tables.missing(sentences, self.tables.advanced(sentences, matches, tokens))
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
@@ -288,18 +255,13 @@ class PhraseCandidates:
 
 
 def _filled(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=value)
+    return nn.functional.pad(values, (0, width - values.shape[1]), value=value)
 
 
 def check_phrases(
     must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int, has_own_cache: bool
 ) -> None:
-    """Check the phrases that translations shall contain, for V classes.
-
-    Raises:
-        ValueError: If the phrases are not lists of lists of token ids, tokens are sampled, or the caller gives a cache.
-        PhraseError: If a setting forbids a phrase.
-    """
+    """Check that the phrases are lists of lists of token ids, and that no setting forbids them."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -338,20 +300,9 @@ def search_again(
 ) -> BeamSearch:
     """Search for translations that contain phrases, for the sentences whose translations lack one so far.
 
-    A sentence for which nothing is found with all phrases is searched with the most of them that are possible, taken in
-    their order; with none of them it keeps what was found before.
-
-    Args:
-        task (SearchTask): The batch.
-        config (GenerationConfig): The settings.
-        must_contain (Sequence): For each sentence its phrases, lists of token ids.
-        search (BeamSearch): The search without phrases, when it is over; most translations contain them by themselves.
-
-    Returns:
-        BeamSearch: One with all results.
-
-    Raises:
-        ValueError: If there are not as many lists of phrases as sentences, or the phrases of one are too long.
+    `search` is the finished search without phrases: most translations contain them by themselves. A sentence for which
+    nothing is found with all phrases is searched with the most of them that are possible, taken in their order; with none
+    of them it keeps what was found before. The search that is returned has the results of all sentences.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -383,11 +334,7 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """The search with these phrases of some sentences; the others keep what the search without phrases has found.
-
-    Raises:
-        PhraseError: If the phrases of a sentence do not fit into its translation.
-    """
+    """The search with these phrases of some sentences; the others keep what the search without phrases has found."""
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fitting(task, config, wanted)
@@ -433,11 +380,11 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
 def _fitting(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they overlap."""
+    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they overlap; or an error."""
     capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
-        fitting = _fitting_phrases(asked, task.prompt[sentence], capacities[sentence])
+        fitting = _fitting_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
         if fitting is None:
             end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
             raise PhraseError(
@@ -457,21 +404,18 @@ def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fitting_phrases(phrases: list[Sequence[int]], prompt: torch.Tensor, capacity: int) -> list[Sequence[int]] | None:
+def _fitting_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
     """The phrases if they fit, else one row of tokens in which they overlap, or None if that is too long, too."""
-    if _num_missing(phrases, prompt) <= capacity:
+    missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
+    if _num_missing(missing, prompt) <= capacity:
         return phrases
-    given = prompt.tolist()
-    row = _shortest_row([tuple(phrase) for phrase in phrases if not contains(given, phrase)])
+    row = _shortest_row(missing)
     return [row] if _num_missing([row], prompt) <= capacity else None
 
 
-def _num_missing(phrases: list[Sequence[int]], prompt: torch.Tensor) -> int:
-    """The number of tokens after which a translation that begins with the prompt [P] can have all phrases."""
-    tables = PhraseTables([phrases], prompt.device)
-    progress = tables.begun(prompt.unsqueeze(0))  # [1, 1, F]
-    sentence = torch.zeros(1, dtype=torch.int64, device=prompt.device)
-    return int(tables.missing(sentence, progress.unsqueeze(2)))
+def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
+    """The number of tokens after which a translation that begins with the prompt can have all missing phrases."""
+    return num_tokens(missing) - max((_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0)
 
 
 def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
