@@ -59,6 +59,7 @@ class Hypothesis:
         num_counted (int): The number of forced tokens that are part of the length in the score: the language.
         num_ending (int): The number of tokens at the end that the search was forced to: a `</s>` at the limit.
         text (str): Its text, which the translator decodes.
+        score (float): The score of the search, if the backend ranks the hypotheses itself.
         attention (list): [T][S] floats, if the backend cannot find the attention again when it scores.
     """
 
@@ -67,6 +68,7 @@ class Hypothesis:
     num_counted: int = 0
     num_ending: int = 0
     text: str = ""
+    score: float = 0.0
     attention: list[list[float]] | None = None
 
 
@@ -387,9 +389,9 @@ def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tupl
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     columns = torch.arange(longest)
     if on_the_left:
-        ids = torch.tensor([[*before, *row] for before, row in zip(padding, rows, strict=True)])
+        ids = torch.tensor([[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64)
         return ids, (columns >= longest - lengths).long()
-    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)])
+    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
     return ids, (columns < lengths).long()
 
 

@@ -118,7 +118,10 @@ class TranslationPipeline(Pipeline):
                 "arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
+        forward, postprocess = (
+            {**self._forward_params, **forward},
+            {**self._postprocess_params, **postprocess},
+        )
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
@@ -203,7 +206,12 @@ class TranslationPipeline(Pipeline):
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
-        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
+        self,
+        model_outputs: Any,
+        return_tensors=False,
+        return_text=False,
+        return_scores=False,
+        return_alignments=False,
     ) -> list[dict[str, Any]]:
         """The K records of one text, whose translations are `translations[0]`; token ids begin with the decoder's `start`."""
         records = []

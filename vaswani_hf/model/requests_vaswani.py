@@ -161,7 +161,10 @@ def requests_of(
             if value is missing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
         yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (("target_prefixes", target_prefixes, prefixes), ("must_contain", must_contain, phrases)):
+    for name, given, rest in (
+        ("target_prefixes", target_prefixes, prefixes),
+        ("must_contain", must_contain, phrases),
+    ):
         if given is not None and next(rest, missing) is not missing:
             raise ValueError(f"`{name}` must hold one entry per line, but has more than the {number:,} lines.")
 

@@ -151,7 +151,11 @@ class Translator:
             TypeError: If a text is given where several are due, or a line is no str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
-        for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
+        for name, texts in (
+            ("lines", lines),
+            ("target_prefixes", target_prefixes),
+            ("must_contain", must_contain),
+        ):
             if texts is not None or name == "lines":
                 refuse_one_text(name, texts)
         chosen = TranslationOptions.of(**options)
@@ -680,7 +684,10 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
     """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
-    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
+    sides = {
+        "source": (source_tokenizer, config.vocab_size),
+        "target": (target_tokenizer, config.decoder_vocab_size),
+    }
     for side, (tokenizer, num_classes) in sides.items():
         fault = ""
         largest = max(tokenizer.get_vocab().values(), default=0)

@@ -259,7 +259,11 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _results(
-        self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
+        self,
+        source: list[list[str]],
+        prefix: list[list[str]] | None,
+        limits: list[int],
+        options: dict[str, Any],
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
@@ -298,7 +302,7 @@ class CTranslate2Backend:
 
         That is the log-probability of the new tokens over the length penalty, and the coverage.
         """
-        scored: list[tuple[float, Hypothesis]] = []
+        hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
             # CTranslate2 divides by the number of all tokens. The prefix is among them, but its probability is not.
@@ -307,9 +311,9 @@ class CTranslate2Backend:
             if config.coverage_penalty and attention:
                 score += config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
             token_ids = [self._target_ids[token] for token in tokens]
-            scored.append((score, Hypothesis(token_ids, prefix_length, attention=attention)))
-        scored.sort(key=lambda pair: -pair[0])
-        return [hypothesis for _, hypothesis in scored[: config.num_return_sequences]]
+            hypotheses.append(Hypothesis(token_ids, prefix_length, score=score, attention=attention))
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        return hypotheses[: config.num_return_sequences]
 
 
 def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
