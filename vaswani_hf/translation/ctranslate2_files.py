@@ -1,7 +1,7 @@
 """The files of a CTranslate2 folder, validated before CTranslate2 reads them.
 
-CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that do not exist, so
-that the process stops or translates nonsense.
+CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that
+do not exist, so that the process stops or translates nonsense.
 """
 
 import struct
@@ -20,13 +20,13 @@ MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
 # A folder with one of them was written by CTranslate2.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses the versions that it does not know.
+# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses versions unknown to it.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """What a CTranslate2 folder holds in addition to the model: `target_tokens` are the tokens by their ids."""
+    """What a CTranslate2 folder holds in addition to the model; tokens are sorted by their ids."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -36,7 +36,7 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """The files of a folder that `vaswani export --format ctranslate2` wrote; refuses missing and damaged ones."""
+        """The files of a folder that `vaswani export` wrote; refuses missing and damaged files."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
                 f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."

@@ -1,7 +1,8 @@
-"""Weights in int8 for our own search: torchao quantizes them, and PyTorch's packed kernels of the processor multiply by them.
+"""Weights in int8 for our own search: torchao quantizes them, packed kernels of PyTorch multiply by them.
 
-torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per layer, and on a
-processor without int8 instructions it is much slower than float32 (figures are in scripts/benchmark_generation.md).
+torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per
+layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
+scripts/benchmark_generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """
@@ -16,7 +17,7 @@ from torch import nn
 
 from ..processor import capability
 
-# What code may ask of a weight that exists only as a product: methods of these names, and attributes of other names.
+# What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
 _HARMLESS = {
     "dim",
     "size",
@@ -37,7 +38,7 @@ _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The weight [O, I] of a linear layer, as a `product` of states and bias. It cannot be saved, moved, copied or trained.
+    """The weight [O, I] of a linear layer, as a `product`. It cannot be saved, moved, copied or trained.
 
     The layer stays an `nn.Linear`, so that it keeps its fast paths.
     """
@@ -64,7 +65,7 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Refuse a quantization that is unknown, that comes with a dtype or device of its own, or that needs a missing torchao."""
+    """Refuse a quantization that is unknown, that contradicts dtype or device, or that lacks torchao."""
     if quantization is None:
         return
     if quantization != "int8":
@@ -97,8 +98,8 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     """What makes a product of quantized rows on this processor; None if only torchao has one."""
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Only oneDNN uses AMX. On AVX2 oneDNN takes as long as FBGEMM for a batch and twice as long for a sentence. FBGEMM needs
-    # quantized tensors, which PyTorch is removing; oneDNN needs plain tensors.
+    # Only oneDNN uses AMX. On AVX2 oneDNN takes as long as FBGEMM for a batch and twice as long for a
+    # sentence. FBGEMM needs quantized tensors, which PyTorch is removing; oneDNN needs plain tensors.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
     return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
 
@@ -121,7 +122,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """states [..., I] times the weight of `multiply`, plus the bias [O]: [..., O].
 
-    Each row is divided by its own largest value before it is quantized, so that a row does not depend on its batch.
+    Each row is divided by its own largest value before it is quantized, so that a row does not depend on its
+    batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -131,7 +133,7 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The product of rows [R, I] between -1 and 1, by FBGEMM, with an int8 weight [O, I] times its scales [O]."""
+    """The product by FBGEMM of rows [R, I] from -1 to 1 with an int8 weight [O, I] times its scales [O]."""
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
