@@ -230,7 +230,7 @@ class PyTorchBackend:
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
         """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask if needed."""
-        start = decoder_start_token_id(self.generation_config)
+        start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
         arguments = {"decoder_input_ids": ids.to(self.model.device)}

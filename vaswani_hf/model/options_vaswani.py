@@ -211,7 +211,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
         return isinstance(value, bool)
     if kind not in (int, float):
         return True
-    least = float("-inf") if limits["least"] is None else limits["least"]
+    least: Any = float("-inf") if limits["least"] is None else limits["least"]
     if not (is_int(value, least) if kind is int else is_number(value, max(least, -1e300))):
         return False
     if limits["above"] is not None and value <= limits["above"]:

@@ -116,7 +116,7 @@ class Translator:
         """The largest number of tokens of a segment. Longer segments are cut."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
-        limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
+        limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
     @cached_property

@@ -272,7 +272,7 @@ class CTranslate2Backend:
         """CTranslate2's results, each within its own limit."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
-        rows_of_limit = {max(limits): list(range(len(source)))}
+        rows_of_limit = {max(limits, default=1): list(range(len(source)))}
         while rows_of_limit:
             limit, rows = rows_of_limit.popitem()
             found = translator.translate_batch(
