@@ -4,14 +4,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from vaswani_hf.translation.constraints import (
-    assign_phrases,
-    constraint_arguments,
-    phrase_token_ids,
-    prefix_token_ids,
-)
 
-from vaswani_hf.model.translator_vaswani import translation_token_ids
+from vaswani_hf.model.backend_vaswani import PyTorchBackend, Segment, without_padding
+from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.translator_vaswani import assign_phrases, phrase_token_ids, prefix_token_ids
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +37,23 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
     assert prefix_token_ids("  ", copier.target_tokenizer) == []
 
 
-def test_what_is_no_phrase_is_named(gpt_like):
-    with pytest.raises(ValueError, match="^A phrase of `must_contain` must have at least one character, but one is"):
-        phrase_token_ids("  ", gpt_like)
-    with pytest.raises(TypeError, match="^A phrase of `must_contain` must be a str, but one is of type int.$"):
-        phrase_token_ids(3, gpt_like)
-    with pytest.raises(TypeError, match="^A target prefix must be a str, but one is of type list.$"):
-        prefix_token_ids(["a"], gpt_like)
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (("a", "", [" "]), ValueError, "A phrase of `must_contain` must have at least one character, but is empty."),
+        (("a", "", [3]), TypeError, "A phrase of `must_contain` must be a str, but is of type int."),
+        (("a", ["a"]), TypeError, "A target prefix must be a str, but is of type list."),
+        (
+            ("\ud800",),
+            ValueError,
+            "A text to translate must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
+        ),
+    ],
+)
+def test_a_request_holds_text(given, error, message):
+    with pytest.raises(error) as raised:
+        Request(*given)
+    assert str(raised.value) == message
 
 
 def test_phrases_go_where_they_are_or_to_the_longest_part():
@@ -56,24 +62,29 @@ def test_phrases_go_where_they_are_or_to_the_longest_part():
 
 
 def test_prefixes_are_padded_on_the_left(tiny_model):
-    model = tiny_model()
-    arguments = constraint_arguments(model, [[5], [], [6, 7]], [[], [[8, 9]], []])
+    backend = PyTorchBackend(tiny_model())
+
+    def arguments_of(*prefixes, phrases=([], [], [])):
+        segments = [
+            Segment("", [5, 2], prefix=prefix, phrases=of_segment)
+            for prefix, of_segment in zip(prefixes, phrases, strict=False)
+        ]
+        return backend._generate_arguments(segments, [segment.prefix for segment in segments], {})
+
+    arguments = arguments_of([5], [], [6, 7], phrases=([], [[8, 9]], []))
     assert arguments["decoder_input_ids"].tolist() == [[1, 0, 5], [1, 1, 0], [0, 6, 7]]
     assert arguments["decoder_attention_mask"].tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1]]
     assert arguments["must_contain"] == [[], [[8, 9]], []]
-    assert constraint_arguments(model, [[], []], [[], []]) == {}
-    assert constraint_arguments(model, [[5], [6]], [[], []]).keys() == {"decoder_input_ids"}
+    plain = {"input_ids", "attention_mask", "return_dict_in_generate"}
+    assert arguments_of([], []).keys() == plain
+    assert arguments_of([5], [6]).keys() == plain | {"decoder_input_ids"}
 
 
-def test_translations_are_cut_out_of_what_generate_gives(tiny_model):
-    model = tiny_model()
-    assert translation_token_ids([1, 0, 5, 8, 9, 2, 1, 1], 1, 3, model) == [5, 8, 9, 2]
-    # Cut off, and filled up because others go on.
-    assert translation_token_ids([0, 8, 9, 1, 1], 0, 1, model) == [8, 9]
-    # `</s>` within the prefix does not end the translation.
-    assert translation_token_ids([0, 2, 8, 2], 1, 2, model) == [2, 8, 2]
-    model.generation_config.eos_token_id = [2, 7]
-    assert translation_token_ids([0, 8, 7, 1], 0, 1, model) == [8, 7]
+def test_translations_end_at_their_end_or_before_their_padding():
+    assert without_padding([8, 9, 2, 1, 1], [2], 1) == [8, 9, 2]
+    # Cut off, and padded because other translations of the batch are longer.
+    assert without_padding([8, 9, 1, 1], [2], 1) == [8, 9]
+    assert without_padding([8, 7, 2, 1], [2, 7], 1) == [8, 7]
 
 
 def test_prefixes_and_phrases_are_in_the_translation(copier):

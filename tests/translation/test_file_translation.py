@@ -307,7 +307,7 @@ def test_a_setting_that_nothing_can_be_translated_with_ends_the_work(vaswani, co
 
 
 def test_an_empty_translation_is_no_blank_line(vaswani, copier_checkpoint, monkeypatch):
-    monkeypatch.setattr("vaswani_hf.translation.translator.Translator._joined", lambda *_: Translation(""))
+    monkeypatch.setattr("vaswani_hf.model.translator_vaswani._joined", lambda *_: [Translation("")])
     code, out, errors = vaswani("translate", copier_checkpoint, "--on_error", "skip", stdin=b"ja?\n\xff\n")
     assert (code, out) == (0, "\n\n") and "vaswani: 1 of 2 lines were skipped" in errors
 

@@ -1,7 +1,7 @@
 """Backends of the translator: they search the translations of a batch of segments, and score given ones.
 
-`Backend` is what `Translator` needs of a backend. `PyTorchBackend` is the backend for all encoder-decoder models that generate.
-The other backend of the package is CTranslate2.
+`Backend` is what `Translator` needs of a backend. `PyTorchBackend` is the backend for all encoder-decoder
+models that generate. The other backend of the package is CTranslate2.
 
 This file travels with every checkpoint because the pipeline translates with it.
 
@@ -26,13 +26,15 @@ from .phrase_search_vaswani import forbidden_tokens
 
 @dataclass(slots=True)
 class Segment:
-    """A sentence, or a part of a sentence that is longer than the model permits: what is translated at a time.
+    """What is translated at a time: a sentence, or a part of a sentence that is too long for the model.
 
     Attributes:
         text (str): The text.
         token_ids (list): [S] its tokens, `</s>` last.
-        words (list): [S] for each token the word of the whole text that it belongs to, -1 for none; empty if nobody needs it.
-        generate (dict): Arguments of `generate` that the tokenizer gives, such as the language of the translation.
+        words (list): [S] for each token the word of the whole text that it belongs to, -1 for none; empty if
+            nobody needs it.
+        generate (dict): Arguments of `generate` that the tokenizer gives, such as the language of the
+            translation.
         prefix (list): The tokens that its translation begins with.
         phrases (list): The phrases that its translation must contain, as lists of tokens.
         phrase_texts (list): The same phrases as texts.
@@ -54,11 +56,14 @@ class Hypothesis:
     """A translation of a segment as the search finds it.
 
     Attributes:
-        token_ids (list): [T] its tokens without the decoder's start; forced tokens first, `</s>` last if the search reached it.
-        num_forced (int): The number of tokens at the beginning that the search was forced to: target prefix and language.
+        token_ids (list): [T] its tokens without the decoder's start; forced tokens first, `</s>` last if the
+            search reached it.
+        num_forced (int): The number of tokens at the beginning that the search was forced to: target prefix
+            and language.
         num_counted (int): The number of forced tokens that are part of the length in the score: the language.
-        num_ending (int): The number of tokens at the end that the search was forced to: a `</s>` at the limit.
+        num_ending (int): The number of tokens at the end that the search was forced to: `</s>` at the limit.
         text (str): Its text, which the translator decodes.
+        score (float): The score of the search, if the backend ranks the hypotheses itself.
         attention (list): [T][S] floats, if the backend cannot find the attention again when it scores.
     """
 
@@ -67,6 +72,7 @@ class Hypothesis:
     num_counted: int = 0
     num_ending: int = 0
     text: str = ""
+    score: float = 0.0
     attention: list[list[float]] | None = None
 
 
@@ -74,8 +80,8 @@ class Backend(Protocol):
     """A model that translates batches of segments."""
 
     generation_config: GenerationConfig
-    # The number of source tokens that the model permits: infinite without a limit, None for models of others, whose texts are
-    # never cut.
+    # The number of source tokens that the model permits: infinite without a limit, None for models of others,
+    # whose texts are never cut.
     max_positions: float | None
 
     def seed(self, seed: int) -> None:
@@ -86,7 +92,8 @@ class Backend(Protocol):
 
         Args:
             segments (list): Segments of similar lengths.
-            with_attention (bool): True if hypotheses must keep their attention, for a backend whose `score` cannot find it.
+            with_attention (bool): True if hypotheses must keep their attention, for a backend whose `score`
+                cannot find it.
             **settings: Settings of `generate`. A setting that is missing has the value of the checkpoint.
 
         Raises:
@@ -97,7 +104,7 @@ class Backend(Protocol):
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """For each of B hypotheses, one per segment, the log-probabilities of its own tokens, and its attention.
+        """For each of B hypotheses, one per segment, the log-probabilities of its tokens, and its attention.
 
         Args:
             segments (list): The segments.
@@ -222,8 +229,8 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask if there is padding."""
-        start = decoder_start_token_id(self.generation_config)
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask if needed."""
+        start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
         arguments = {"decoder_input_ids": ids.to(self.model.device)}
@@ -245,7 +252,7 @@ class PyTorchBackend:
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
-        """The hypotheses of each segment from the sequences [B * R, 1 + T] that `generate` returns, R for each segment."""
+        """The hypotheses of each segment from the sequences [B * R, 1 + T] of `generate`, R per segment."""
         rows = sequences.tolist()
         num_rows = len(rows) // len(prompts)
         first = 1 + max(map(len, prompts))
@@ -265,7 +272,7 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Notes which tokens the search was forced to in addition to the prompt: the language first, `</s>` at the limit."""
+        """Notes which tokens were forced in addition to the prompt: the language, and `</s>` at the limit."""
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -322,7 +329,7 @@ def token_log_probs(
         inputs (dict): `input_ids` [B, S] int64 and `attention_mask` [B, S].
         decoder_input_ids (torch.Tensor): [B, T] int64, the decoder's start, then the labels without the last.
         labels (torch.Tensor): [B, T] int64.
-        num_layers (int): N, the number of last decoder layers whose attention is recorded, of Vaswani models only.
+        num_layers (int): N, the number of last decoder layers whose attention is recorded (Vaswani only).
 
     Returns:
         tuple: [B, T] float32 (nats), NaN where logits are NaN or infinite; and for N > 0 the cross-attention
@@ -356,8 +363,8 @@ def token_log_probs(
 def _name_text(error: Any, segments: list[Segment]) -> None:
     """Gives an error of a sentence the text of the sentence, and the texts of the phrases to blame.
 
-    The attributes decide and not the class: transformers may load the code of a checkpoint twice, once for the model and once
-    for the pipeline.
+    The attributes decide and not the class: transformers may load the code of a checkpoint twice, once for
+    the model and once for the pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:
@@ -370,7 +377,7 @@ def _name_text(error: Any, segments: list[Segment]) -> None:
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """The tokens of a translation up to its `</s>`; without the padding if it was cut off before others of its batch."""
+    """The tokens of a translation up to its `</s>`, or, if it was cut off, without the padding."""
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -387,14 +394,14 @@ def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tupl
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     columns = torch.arange(longest)
     if on_the_left:
-        ids = torch.tensor([[*before, *row] for before, row in zip(padding, rows, strict=True)])
+        ids = torch.tensor([[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64)
         return ids, (columns >= longest - lengths).long()
-    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)])
+    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
     return ids, (columns < lengths).long()
 
 
 def _prompts(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: the language, if `generate` needs it, and the prefix."""
+    """For each segment the tokens that its translation begins with: the language, if any, and the prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")

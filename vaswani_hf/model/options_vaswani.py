@@ -1,14 +1,15 @@
-"""The options of a translation: `TranslationOptions`, and `SearchSettings`, the settings of `generate` that this package names.
+"""The options of a translation: `TranslationOptions`, and `SearchSettings`, which are those of `generate`.
 
-Each option is declared once, as a field of one of these two dataclasses. The field has a type, a default and metadata:
+Each option is declared once, as a field of one of these two dataclasses. The field has a type, a default and
+metadata:
 
 - `help`: one sentence for the command line and the manual;
 - `least`, `above`, `most`: the range of a number;
 - `choices`: the possible values;
 - `command_line`: False if only Python has the option.
 
-`check_options` validates values against these fields. The command line, the manual, `Translator` and the pipeline read the same
-fields, so that a new option is a new field and the code that uses it.
+`check_options` validates values against these fields. The command line, the manual, `Translator` and the
+pipeline read the same fields, so that a new option is a new field and the code that uses it.
 
 This file travels with every checkpoint because the search and the translator validate their options with it.
 """
@@ -50,8 +51,9 @@ def option(
 class SearchSettings:
     """The settings of `generate` that the command line offers and that model cards and CTranslate2 know.
 
-    `generate` takes all other settings of transformers too. The default of a field applies if neither the call nor the
-    generation config of the checkpoint sets the field: an option that is not given is not passed to `generate`.
+    `generate` takes all other settings of transformers too. The default of a field applies if neither the
+    call nor the generation config of the checkpoint sets the field: an option that is not given is not passed
+    to `generate`.
     """
 
     num_beams: int = option(1, "beams; the checkpoint's by default, 4 if it has none", least=1)
@@ -76,7 +78,7 @@ class SearchSettings:
         None, "longest translation in tokens, the start of the decoder included", least=1, command_line=False
     )
     max_length_a: float | None = option(None, "longest translation: tokens per source token", least=0)
-    max_length_b: int | None = option(None, "longest translation: tokens in addition to `max_length_a`", least=0)
+    max_length_b: float | None = option(None, "longest translation: tokens in addition to `max_length_a`", least=0)
     no_repeat_ngram_size: int = option(0, "no sequence of as many tokens occurs twice", least=0)
     do_sample: bool = option(False, "draw translations instead of searching the best")
     temperature: float = option(1.0, "of sampling: above 1 more varied, below 1 less", above=0)
@@ -95,7 +97,7 @@ _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The options of a translation, with the same names and defaults in `Translator`, the pipeline and the command line.
+    """The options of a translation. `Translator`, the pipeline and the command line share names and defaults.
 
     Raises:
         ValueError: If an option or a setting of the search has an impossible value.
@@ -169,7 +171,7 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Validate the settings of the search in a dict or a generation config; those of sampling only where it samples.
+    """Validate the settings of the search in a dict or a config; those of sampling only if it samples.
 
     Raises:
         ValueError: If a setting has an impossible value.
@@ -184,7 +186,7 @@ def value_of(settings: Any, name: str) -> Any:
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """The value of a setting of `generate`: that of the call, even if it is None, or of its config, or of the checkpoint."""
+    """The value of a setting of `generate`: the call's, even if it is None, its config's, or the checkpoint's."""
     if name in settings:
         return settings[name]
     for config in (settings.get("generation_config"), generation_config):
@@ -209,7 +211,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
         return isinstance(value, bool)
     if kind not in (int, float):
         return True
-    least = float("-inf") if limits["least"] is None else limits["least"]
+    least: Any = float("-inf") if limits["least"] is None else limits["least"]
     if not (is_int(value, least) if kind is int else is_number(value, max(least, -1e300))):
         return False
     if limits["above"] is not None and value <= limits["above"]:

@@ -1,9 +1,10 @@
 """The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
 
-The pipeline is a thin adapter of the translator in `translator_vaswani`. It behaves as the pipeline of transformers 4 did, for
-every model that `AutoModelForSeq2SeqLM` loads. Differs from it: an empty text is translated to an empty text, lists are sorted
-by length, texts that are too long for a Vaswani model are translated in pieces, a model may have a second tokenizer for the
-target language, and there are the options of the translator.
+The pipeline is a thin adapter of the translator in `translator_vaswani`. It behaves as the pipeline of
+transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads. Differs from it: an empty text is
+translated to an empty text, lists are sorted by length, texts that are too long for a Vaswani model are
+translated in pieces, a model may have a second tokenizer for the target language, and there are the options
+of the translator.
 
 This file travels with every checkpoint so that the task works without the package.
 
@@ -40,9 +41,9 @@ _STARTS = ("decoder_start_token_id", "bos_token_id")
 class TranslationPipeline(Pipeline):
     """Translations of texts, by any encoder-decoder model that generates.
 
-    The generation settings are those of the call, else those of the constructor, else those that the checkpoint has
-    for the task (`task_specific_params` of T5), else those of its `generation_config`, else 4 beams and at most 256
-    tokens; for a Vaswani model at most 50 more than the text has.
+    The generation settings are those of the call, else those of the constructor, else those that the
+    checkpoint has for the task (`task_specific_params` of T5), else those of its `generation_config`, else 4
+    beams and at most 256 tokens; for a Vaswani model at most 50 more than the text has.
 
     Example:
         >>> translator = pipeline("translation", model="user/vaswani-base-en-de")
@@ -54,19 +55,20 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator handles generation settings, because Pipeline does it differently from version to version.
+    # The translator handles generation settings, because Pipeline changes between versions.
     _pipeline_calls_generate = False
 
     def __init__(self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any):
-        """A pipeline of a model with its tokenizers, as `transformers.pipeline` makes it, with defaults for calls.
+        """A pipeline of a model with its tokenizers, as `transformers.pipeline` makes it.
 
         Args:
             model (PreTrainedModel): An encoder-decoder model.
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source.
-            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target. By default that in the subfolder
-                `target_tokenizer` of the folder of `tokenizer`, for a Vaswani model with two vocabularies, and `tokenizer` for
-                every other model.
-            task (str): "translation", or "translation_XX_to_YY", where XX and YY are the defaults of `src_lang` and `tgt_lang`.
+            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target. By default that
+                in the subfolder `target_tokenizer` of the folder of `tokenizer`, for a Vaswani model with two
+                vocabularies, and `tokenizer` for every other model.
+            task (str): "translation", or "translation_XX_to_YY", where XX and YY are the defaults of
+                `src_lang` and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
             **kwargs: Arguments of `Pipeline`, and defaults for calls.
 
@@ -92,21 +94,24 @@ class TranslationPipeline(Pipeline):
         Args:
             inputs: A text, a sequence of texts, or a generator, dataset or other iterable of texts.
             *others: Nothing; several texts are one list.
-            **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`, `return_scores` and
-                `return_alignments`. By default batches of a Vaswani model hold 4096 tokens, those of another model one text. In
-                addition: `target_prefix` (a text that each translation begins with, or for a sequence a list of them);
-                `must_contain` (a list of phrases that each translation contains, or for a sequence a list of such lists);
-                `truncation` of the source to the tokenizer's `model_max_length` (bool); `src_lang` and `tgt_lang`;
-                `return_tensors` for token ids in place of texts, with `return_text` for both, or a `return_type` of "tensors" or
-                "text"; `stop_sequence`, whose first token ends a translation as `</s>` does; `clean_up_tokenization_spaces`. All
-                others, such as `num_beams`, `max_new_tokens` and `ensemble`, go to `generate`.
+            **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
+                `return_scores` and `return_alignments`. By default batches of a Vaswani model hold 4096
+                tokens, those of another model one text. In addition: `target_prefix` (a text that each
+                translation begins with, or for a sequence a list of them); `must_contain` (a list of phrases
+                that each translation contains, or for a sequence a list of such lists); `truncation` of the
+                source to the tokenizer's `model_max_length` (bool); `src_lang` and `tgt_lang`;
+                `return_tensors` for token ids in place of texts, with `return_text` for both, or a
+                `return_type` of "tensors" or "text"; `stop_sequence`, whose first token ends a translation as
+                `</s>` does; `clean_up_tokenization_spaces`. All others, such as `num_beams`, `max_new_tokens`
+                and `ensemble`, go to `generate`.
 
         Returns:
-            For a text the list of its K translations, each a dict with `translation_text` (str) or `translation_token_ids`
-            ([T] int64), with scores also `score`, `confidence` and `words`, with alignments `alignment`, as `Translation` has
-            them; `unmet_phrases` if the translation lacks phrases of `must_contain`. There are fewer than K if the search finds
-            fewer. For a sequence a list of one such dict per text, or of such lists where K is not 1. For other iterables an
-            iterator of such lists, which reads as it goes.
+            For a text the list of its K translations, each a dict with `translation_text` (str) or
+            `translation_token_ids` ([T] int64), with scores also `score`, `confidence` and `words`, with
+            alignments `alignment`, as `Translation` has them; `unmet_phrases` if the translation lacks
+            phrases of `must_contain`. There are fewer than K if the search finds fewer. For a sequence a list
+            of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
+            such lists, which reads as it goes.
 
         Raises:
             TypeError: If a text is no str, or texts are several arguments.
@@ -118,7 +123,10 @@ class TranslationPipeline(Pipeline):
                 "arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = {**self._forward_params, **forward}, {**self._postprocess_params, **postprocess}
+        forward, postprocess = (
+            {**self._forward_params, **forward},
+            {**self._postprocess_params, **postprocess},
+        )
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
@@ -203,9 +211,14 @@ class TranslationPipeline(Pipeline):
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
-        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
+        self,
+        model_outputs: Any,
+        return_tensors=False,
+        return_text=False,
+        return_scores=False,
+        return_alignments=False,
     ) -> list[dict[str, Any]]:
-        """The K records of one text, whose translations are `translations[0]`; token ids begin with the decoder's `start`."""
+        """The K records of the only text in `translations`; token ids begin with the decoder's `start`."""
         records = []
         translation: Translation
         for translation in model_outputs["translations"][0]:
@@ -237,8 +250,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 
     Args:
         inputs: A text, a sequence of texts or another iterable of texts.
-        target_prefix: The beginning of all translations, or for a sequence a list of them, None for no constraint.
-        must_contain: The phrases of all translations, or for a sequence a list of such lists, None for no constraint.
+        target_prefix: The beginning of all translations, or for a sequence a list of them.
+        must_contain: The phrases of all translations, or for a sequence a list of such lists.
     """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
@@ -257,7 +270,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 
 
 def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
-    """One constraint per text: the same one for all texts, or the entries of a list that has one entry per text."""
+    """One constraint per text: the same one for all texts, or one entry of a list for each text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):

@@ -87,8 +87,8 @@ def results_of_lines(
         first_line (int): The number of the first line.
         read (Callable): Makes what `find` needs from a line and its number.
         find (Callable): Gives the results of a list of lines.
-        on_error (str): "skip": a bad line gives a `Translation` with an `error`. "fail": its error is raised after the
-            results of the lines before it, with the number of the line as `line_number`.
+        on_error (str): "skip": a bad line gives a `Translation` with an `error`. "fail": its error is raised
+            after the results of the lines before it, with the number of the line as `line_number`.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -105,7 +105,7 @@ def results_of_lines(
 
 
 def _results(lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str) -> Iterator[Any]:
-    """The results of lines. If they cannot be found, each half is tried, because the error does not name the line."""
+    """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
     try:
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:
@@ -161,7 +161,10 @@ def requests_of(
             if value is missing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
         yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (("target_prefixes", target_prefixes, prefixes), ("must_contain", must_contain, phrases)):
+    for name, given, rest in (
+        ("target_prefixes", target_prefixes, prefixes),
+        ("must_contain", must_contain, phrases),
+    ):
         if given is not None and next(rest, missing) is not missing:
             raise ValueError(f"`{name}` must hold one entry per line, but has more than the {number:,} lines.")
 

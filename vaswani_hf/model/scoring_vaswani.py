@@ -1,7 +1,7 @@
 """The scores of a translation from the log-probabilities of its tokens: score, confidences, word alignment.
 
-The log-probabilities (nats) come from a backend. `</s>` is a token like others. Forced tokens, such as those of a target
-prefix, have no probability of their own and do not count.
+The log-probabilities (nats) come from a backend. `</s>` is a token like others. Forced tokens, such as those
+of a target prefix, have no probability of their own and do not count.
 
 This file travels with every checkpoint because the pipeline gives scores and alignments.
 
@@ -23,11 +23,12 @@ from .beam_search_vaswani import coverage_score, length_penalty
 from .options_vaswani import SCORE_SETTINGS, setting_of, validate_search_fields
 from .text_rules_vaswani import join_sentences
 
-# Alignments come from the mean of the last two decoder layers, at the position that predicts the target token. Garg et al.
-# 2019 (arXiv 1909.02074, Section 4.1) find the last but one of six layers the best. On Multi30k (4 layers, compared with
-# intersected word translation models) the alignment error rate was 0.22 for the mean of the last two layers, 0.23 for the
-# last, 0.34 for the last but one and 0.24 for the mean of all. At the position that reads the target token (Chen et al.
-# 2020, arXiv 2004.14837) the error rate of every layer was at least 0.82. Copying and reversing models of 1 to 3 layers agree.
+# Alignments come from the mean of the last two decoder layers, at the position that predicts the target
+# token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) find the last but one of six layers the best. On
+# Multi30k (4 layers, compared with intersected word translation models) the alignment error rate was 0.22 for
+# the mean of the last two layers, 0.23 for the last, 0.34 for the last but one and 0.24 for the mean of all.
+# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the error rate of every
+# layer was at least 0.82. Copying and reversing models of 1 to 3 layers agree.
 ALIGNMENT_LAYERS = 2
 
 
@@ -37,9 +38,9 @@ class Word:
 
     Attributes:
         word (str): The word.
-        confidence (float): The product of the probabilities of its tokens; 1 if all are forced. On Multi30k the product
-            separates words of the reference from others better (area under the curve 0.787) than the geometric mean (0.782)
-            or the least likely token (0.785).
+        confidence (float): The product of the probabilities of its tokens; 1 if all are forced. On Multi30k
+            the product separates words of the reference from others better (area under the curve 0.787) than
+            the geometric mean (0.782) or the least likely token (0.785).
     """
 
     word: str
@@ -52,20 +53,20 @@ class Translation:
 
     Attributes:
         text (str): The translation.
-        score (float): The score that beam search reports: the summed log-probability over the length penalty, and the
-            coverage; of a text that was translated in parts the sum of their scores.
+        score (float): The score that beam search reports: the summed log-probability over the length penalty,
+            and the coverage; of a text that was translated in parts the sum of their scores.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
         tokens (list): The tokens (str) without forced ones, `</s>` included.
         token_log_probs (list): Their log-probabilities (nats).
         words (list): The words that white space separates, each a `Word`.
-        alignment (str): For each word the source word that it attends to most, in Pharaoh format: "0-0 1-2", each pair
-            source word - target word, counted from 0.
+        alignment (str): For each word the source word that it attends to most, in Pharaoh format: "0-0 1-2",
+            each pair source word - target word, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The tokens as ids, forced ones and `</s>` included.
         error (str): What is wrong with a text that was skipped, whose translation is empty.
-        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because no translation with
-            all of them was found under the other settings; None if it has all.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because no
+            translation with all of them was found under the other settings; None if it has all.
     """
 
     text: str
@@ -82,7 +83,7 @@ class Translation:
     unmet_phrases: list[str] | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """What a record of the pipeline has in addition to the text: scores, words as dicts, the alignment."""
+        """What a record of the pipeline has in addition to the text."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -122,7 +123,7 @@ def scored_translation(
     Args:
         hypothesis (Hypothesis): The hypothesis with its text.
         log_probs (list): Of its tokens that were not forced (nats).
-        attention (torch.Tensor, optional): [N, T, S] float, what its tokens attend to; for alignments and the coverage.
+        attention (torch.Tensor, optional): [N, T, S] float, for alignments and the coverage.
         source_words (sequence, optional): For an alignment, [S] the word of each source token, -1 for none.
         tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language.
         config (GenerationConfig): From `scoring_config`.
@@ -156,9 +157,10 @@ def scored_translation(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """The translation of a text from the N translations of its parts, all scored or none, and N + 1 separators.
+    """The translation of a text from N translations of its parts, all scored or none, and N + 1 separators.
 
-    The alignments of the parts count source words from the beginning of the text. The score is the sum of their scores.
+    The alignments of the parts count source words from the beginning of the text. The score is the sum of
+    their scores.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -201,7 +203,7 @@ def with_alternatives(translations: Sequence[Translation]) -> Translation:
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """The index of the word at or after each position in a text; -1 where there is none, or for the position -1."""
+    """The index of the word at or after each position in a text; -1 if there is none, or for position -1."""
     # For each character, and for the end, the number of words that end before it.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
@@ -217,9 +219,9 @@ def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizer
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
-    # Each step decodes only the tokens of the last step and those after it, so that the work grows linearly with the length.
-    # `known` characters of the text come from the tokens before `read`; `before` is the text of the tokens from `window` to
-    # `read`.
+    # Each step decodes only the tokens of the last step and those after it, so that the work grows linearly
+    # with the length. `known` characters of the text come from the tokens before `read`; `before` is the text
+    # of the tokens from `window` to `read`.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
@@ -241,11 +243,11 @@ def align_words(
 ) -> list[tuple[int, int]]:
     """For each target word the source word that it attends to most, as pairs (source word, target word).
 
-    A source word counts with its most attended token, a target word with the sum over its tokens. There are no pairs if the
-    source has no words.
+    A source word counts with its most attended token, a target word with the sum over its tokens. There are
+    no pairs if the source has no words.
 
     Args:
-        attention (torch.Tensor): [T, S] float, row t from the decoder's position that predicts target token t.
+        attention (torch.Tensor): [T, S] float, row t from the position that predicts target token t.
         source_words (sequence): [S] the word of each source token, -1 for none.
         target_words (sequence): [T] the word of each target token, -1 for none.
     """
@@ -272,7 +274,7 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """The Pharaoh format of an alignment: "0-0 1-2 2-1", each pair source word - target word, counted from 0."""
+    """The Pharaoh format of an alignment, "0-0 1-2 2-1": pairs source word - target word, from 0."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

@@ -1,8 +1,8 @@
-"""Rules for plain text, without a model: where a sentence ends, and whether a translation repeats itself in a loop.
+"""Rules for plain text, without a model: where a sentence ends, and whether a translation is a loop.
 
-Sentences. The rules know the abbreviations, initials, ordinals and quotation marks of European languages and the full stops
-of Chinese and Japanese. A missed boundary only makes a sentence longer, but a wrong boundary tears a sentence apart.
-Therefore an ambiguous full stop is no boundary.
+Sentences. The rules know the abbreviations, initials, ordinals and quotation marks of European languages and
+the full stops of Chinese and Japanese. A missed boundary only makes a sentence longer, but a wrong boundary
+tears a sentence apart. Therefore an ambiguous full stop is no boundary.
 
 Loops. Models repeat a word or a phrase without end on short or unusual input.
 
@@ -34,7 +34,7 @@ _SPACED_ABBREVIATION = re.compile(
     r"\b(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
 )
-# Words that begin a sentence after initials, acronyms and Roman numerals ("the U.S.", "Plan B.", "Ludwig II.").
+# Words that begin a sentence after initials, acronyms and Roman numerals: "the U.S.", "Plan B.", "Karl V.".
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
@@ -49,12 +49,12 @@ _AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert jahrhunderts "
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
-# The look-behinds of both patterns skip starts inside a run of white space or stops. Without them the time of a search
-# grows with the square of the length of the run.
+# The look-behinds of both patterns skip starts inside a run of white space or stops. Without them the time of
+# a search grows with the square of the length of the run.
 _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
-# A candidate: full stops, then closing quotation marks and brackets, then white space. A full stop of Chinese or Japanese
-# needs no white space. French puts a space before ».
+# A candidate: full stops, then closing quotation marks and brackets, then white space. A full stop of Chinese
+# or Japanese needs no white space. French puts a space before ».
 _CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
@@ -66,8 +66,9 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
     """The sentences of a text and the white space around them. A line break ends a sentence.
 
-    N sentences and N + 1 separators: `separators[0] + sentences[0] + separators[1] + … + separators[-1]` is the text. No
-    sentence is empty or has white space around it. Chinese and Japanese sentences have an empty separator between them.
+    N sentences and N + 1 separators: `separators[0] + sentences[0] + separators[1] + … + separators[-1]` is
+    the text. No sentence is empty or has white space around it. Chinese and Japanese sentences have an empty
+    separator between them.
     """
     sentences: list[str] = []
     separators = [""]
@@ -89,8 +90,8 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
     """The text of N sentences, such as translations of sentences of `split_sentences`, and N + 1 separators.
 
-    An empty separator between two sentences becomes a space, unless the first of the two ends as Chinese and Japanese
-    sentences do.
+    An empty separator between two sentences becomes a space, unless the first of the two ends as Chinese and
+    Japanese sentences do.
     """
     text = separators[0]
     for number, (sentence, separator) in enumerate(zip(sentences, separators[1:], strict=True), 1):
@@ -147,13 +148,14 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     return True
 
 
-# A loop repeats a word or a phrase at least so often in a row. Language repeats a word three times ("very very very"), but
-# not a phrase.
+# A loop repeats a word or a phrase at least so often in a row. Language repeats a word three times ("very
+# very very"), but not a phrase.
 _WORD_REPEATS = 4
 _PHRASE_REPEATS = 3
 # A loop without white space, as in Chinese or inside a word, has at least so many characters.
 _CHARACTERS_OF_LOOP = 20
-# The longest unit that is searched for, in words or characters. The limit makes the work grow linearly with the text.
+# The longest unit that is searched for, in words or characters. The limit makes the work grow linearly with
+# the text.
 _LONGEST_UNIT = 100
 # A short input has at most so many words.
 _SHORT = 10
@@ -162,8 +164,8 @@ _SHORT = 10
 def is_loop(translation: str, source: str) -> bool:
     """True if a translation repeats something in a row far more often than its source does.
 
-    A loop repeats a word four times, a phrase three times, or a part of a word of twenty or more characters four times,
-    and more than twice as often as the source repeats anything.
+    A loop repeats a word four times, a phrase three times, or a part of a word of twenty or more characters
+    four times, and more than twice as often as the source repeats anything.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -177,9 +179,9 @@ def is_loop(translation: str, source: str) -> bool:
 def ngram_size_without_loops(source: str) -> int:
     """The `no_repeat_ngram_size` with which a text is translated again after a loop.
 
-    If no three tokens may occur twice, nothing repeats as often as in a loop. A longer sentence may repeat two tokens. Of
-    950 short inputs of a small Multi30k model 20 fell into a loop. With a size of 3, 19 of the new translations still
-    repeated something three times in a row; with a size of 2, 2 of them did.
+    If no three tokens may occur twice, nothing repeats as often as in a loop. A longer sentence may repeat
+    two tokens. Of 950 short inputs of a small Multi30k model 20 fell into a loop. With a size of 3, 19 of the
+    new translations still repeated something three times in a row; with a size of 2, 2 of them did.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 

@@ -3,18 +3,18 @@
 A window of texts is translated at once, in these steps:
 
 1. split each text into sentences, if the options say so;
-2. tokenize all sentences in one call, and cut those that are longer than the model permits: the results are segments;
+2. tokenize all sentences in one call, and cut those that are too long for the model: the results are segments;
 3. give segments the constraints of their text: target prefix and phrases;
 4. search batches of segments of similar length by the backend;
 5. search again, without repetition, the segments whose translations fall into a loop, if the options say so;
 6. score and align the translations, if the options say so;
 7. join the translations of the segments of each text.
 
-The translator works for all encoder-decoder models that generate. The backends are in `backend_vaswani`, the options in
-`options_vaswani`.
+The translator works for all encoder-decoder models that generate. The backends are in `backend_vaswani`, the
+options in `options_vaswani`.
 
-This file travels with every checkpoint because the pipeline is an adapter of it. The package adds checkpoints by name
-(`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
+This file travels with every checkpoint because the pipeline is an adapter of it. The package adds checkpoints
+by name (`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
 """
 
 import re
@@ -58,14 +58,14 @@ from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentenc
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer has a state during a call: where it cuts, and which language it reads. Therefore threads take turns.
+# During a call a tokenizer has a state: where it cuts, which language it reads. Therefore threads take turns.
 TOKENIZING = threading.RLock()
-# The longest input (tokens) if neither tokenizer nor model has a limit: what attention computes in little memory.
+# The longest input (tokens) if neither tokenizer nor model has a limit. Attention to it needs little memory.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani model has a limit
-# of its own for each sentence and does not get `max_new_tokens` from here.
+# The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani
+# model has a limit of its own for each sentence and does not get `max_new_tokens` from here.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 _TAG = re.compile(r">>\S+?<<")
@@ -74,13 +74,15 @@ _TAG = re.compile(r">>\S+?<<")
 class Translator:
     """A model, or several, with the tokenizers.
 
-    A subclass for other outputs than texts overrides `split`, `cut` and `decode`, and perhaps `backend_class`.
+    A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `backend_class`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the language that is translated.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the other language; may be the same object.
-        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the first one's.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the other language; may be the same
+            object.
+        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the
+            first one's.
         prefix (str): A text that is put before each text, as T5 needs it.
         task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
     """
@@ -114,7 +116,7 @@ class Translator:
         """The largest number of tokens of a segment. Longer segments are cut."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
-        limits = (self.source_tokenizer.model_max_length, self.backend.max_positions)
+        limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
     @cached_property
@@ -131,27 +133,34 @@ class Translator:
     ) -> Iterator[Any]:
         """Translations in the order of the lines.
 
-        A line of white space has an empty translation, or, with `split_sentences`, the white space. A line that is longer than
-        the model permits is cut at word boundaries. The translations of its pieces are joined by spaces, and a warning says so.
+        A line of white space has an empty translation, or, with `split_sentences`, the white space. A line
+        that is longer than the model permits is cut at word boundaries. The translations of its pieces are
+        joined by spaces, and a warning says so.
 
         Args:
             lines (Iterable): Texts. A window of them is read at a time.
-            target_prefixes (Iterable, optional): For each line the text that its translation begins with, or None.
-            must_contain (Iterable, optional): For each line the phrases that its translation contains, or None. A phrase is
-                tokenized as it is inside a sentence, after a space. If the other settings permit no translation with all
-                phrases, the translation has as many of them as possible. A warning names the line and the other phrases, and a
-                `Translation` has them as `unmet_phrases`.
+            target_prefixes (Iterable, optional): For each line the text that its translation begins with, or
+                None.
+            must_contain (Iterable, optional): For each line the phrases that its translation contains, or
+                None. A phrase is tokenized as it is inside a sentence, after a space. If the other settings
+                permit no translation with all phrases, the translation has as many of them as possible. A
+                warning names the line and the other phrases, and a `Translation` has them as `unmet_phrases`.
             **options: The fields of `TranslationOptions`. All other options go to `generate`.
 
         Returns:
             Iterator: A str for each line; a `Translation` if `return_scores`, `return_alignments` or a
-            `num_return_sequences` above 1 is given; a `Translation` with an `error` for a line that is skipped.
+            `num_return_sequences` above 1 is given; a `Translation` with an `error` for a line that is
+            skipped.
 
         Raises:
             TypeError: If a text is given where several are due, or a line is no str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
-        for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
+        for name, texts in (
+            ("lines", lines),
+            ("target_prefixes", target_prefixes),
+            ("must_contain", must_contain),
+        ):
             if texts is not None or name == "lines":
                 refuse_one_text(name, texts)
         chosen = TranslationOptions.of(**options)
@@ -170,7 +179,8 @@ class Translator:
             first_line (int): The number of the first request, for warnings and for the seed.
 
         Yields:
-            str or Translation: One for each request. Several translations of a text have scores only if the options say so.
+            str or Translation: One for each request. Several translations of a text have scores only if the
+                options say so.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -182,7 +192,7 @@ class Translator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request its translations, best first: `num_return_sequences`, or fewer if the search finds fewer.
+        """For each request its translations, best first; there may be fewer than `num_return_sequences`.
 
         Args:
             requests (Iterable): See `translate_requests`.
@@ -194,7 +204,7 @@ class Translator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # A run that is continued, or shared by processes, draws the same translations for the same line.
+                # A continued run, or one of several processes, draws the same translations for a line.
                 self.backend.seed(options.seed + first_line)
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
@@ -202,7 +212,7 @@ class Translator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Does nothing. It is called with each window before its first step; a subclass may choose its backend here."""
+        """Does nothing. It is called before each window, so that a subclass may choose its backend."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
@@ -238,7 +248,7 @@ class Translator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """For each request the N segments of its text, and N + 1 separators: the text around and between their translations.
+        """For each request the N segments of its text, and the N + 1 separators of their translations.
 
         Args:
             requests (sequence): The requests.
@@ -271,7 +281,7 @@ class Translator:
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and N + 1 separators of white space around them."""
+        """The N parts of a text that are translated separately, and N + 1 separators of white space."""
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
@@ -291,7 +301,7 @@ class Translator:
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Texts as segments. They have their words if they need to be cut or aligned and the tokenizer knows characters."""
+        """Texts as segments. They have `words` if they are cut or aligned, and the tokenizer is fast."""
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -323,7 +333,7 @@ class Translator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Makes the words of sentences count from the beginning of their text, which has the tag of a direction once."""
+        """Makes words of sentences count from the beginning of their text, which has the tag only once."""
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -334,7 +344,7 @@ class Translator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """A segment of the text with this number in pieces of at most `max_length` tokens, each with the tag of the segment."""
+        """A segment of line `number` in pieces of at most `max_length` tokens, each with the segment's tag."""
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -365,7 +375,7 @@ class Translator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Gives the first segment of a text the target prefix, and each phrase to a segment that has it, or to the longest."""
+        """Gives the target prefix to the first segment of a text, and each phrase to one of the segments."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -399,7 +409,7 @@ class Translator:
     def _mend_loops(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Replaces hypotheses that fall into a loop by those of a second search without repetition, if those do not."""
+        """Replaces loops by the results of a second search without repetition, if these are no loops."""
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
@@ -442,7 +452,7 @@ class Translator:
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
     def _blank(self, request: Request, separators: list[str], options: TranslationOptions) -> list[Translation]:
-        """The translations of a text without words: its target prefix, or the white space that the layout has."""
+        """The translations of a text without words: its target prefix, or its white space."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -468,8 +478,8 @@ class Translator:
     ) -> Iterator[Translation]:
         """Scores of given translations, in their order.
 
-        A translation of the model itself gets the score that the search reported, if the tokenizer splits it into the tokens of
-        the search, and it ended by itself.
+        A translation of the model itself gets the score that the search reported, if the tokenizer splits it
+        into the tokens of the search, and it ended by itself.
 
         Args:
             sources (Iterable): Texts. A window of them is read at a time.
@@ -477,9 +487,9 @@ class Translator:
             return_alignments (bool): True if their words are aligned.
             window (int): See `TranslationOptions`.
             tokens_per_batch (int): The source and target positions of a batch, each half on the average.
-            on_error (str): "fail", or "skip": a pair that cannot be scored gives a `Translation` with an `error`.
-            **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a `generation_config`; those of
-                the checkpoint by default.
+            on_error (str): "fail", or "skip": a bad pair gives a `Translation` with an `error`.
+            **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a
+                `generation_config`; those of the checkpoint by default.
 
         Returns:
             Iterator: A `Translation` for each pair.
@@ -541,7 +551,7 @@ class Translator:
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings of `generate`, completed by those of the task, and by `DEFAULT_SEARCH` where the checkpoint has none."""
+        """Settings of `generate`, completed by those of the task and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
         defaults = _unset(DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings})
@@ -551,7 +561,7 @@ class Translator:
 
 
 def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of what is not set. A maximum length stands for both, because `generate` refuses the two of them."""
+    """The defaults of what is not set. One maximum length stands for both: `generate` refuses two of them."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
@@ -564,7 +574,7 @@ def _gives_records(options: TranslationOptions) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from those of its segments: the first of each, the second of each, and so on."""
+    """The translations of a text from those of its segments: the best of each, the second best of each, …"""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -639,7 +649,7 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Indices of pieces of similar length, longest first. Each batch is within the budget, or a single piece."""
+    """Batches of indices of pieces, longest first, each within the budget of tokens or a single piece."""
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
@@ -647,7 +657,7 @@ def batches_by_length(
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of directions, such as ">>en<<", that a tokenizer knows, with their ids; none for a model of one direction."""
+    """The tags of directions that a tokenizer knows, such as ">>en<<", with their ids."""
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -667,7 +677,7 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Refuse tokenizers that do not fit a Vaswani model. The model may have more classes than a tokenizer has tokens.
+    """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes.
 
     Args:
         model (PreTrainedModel): The model.
@@ -680,7 +690,10 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
     """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
-    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
+    sides = {
+        "source": (source_tokenizer, config.vocab_size),
+        "target": (target_tokenizer, config.decoder_vocab_size),
+    }
     for side, (tokenizer, num_classes) in sides.items():
         fault = ""
         largest = max(tokenizer.get_vocab().values(), default=0)

@@ -178,6 +178,7 @@ class Parser(Translator):
         **kwargs: The other arguments of `Translator`.
     """
 
+    backend: Any
     backend_class = TreeBackend
     makes_trees = True
 

@@ -1,14 +1,17 @@
 """CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder; the other backend is in `model.backend_vaswani`. The settings have the names and
-meanings that they have in `generate`. CTranslate2 differs in these points:
+`convert.ctranslate2` writes the folder; the other backend is in `model.backend_vaswani`. The settings have
+the names and meanings that they have in `generate`. CTranslate2 differs in these points:
 
-- It stops when twice as many translations have finished as there are beams (as many with `early_stopping=True`). Our search
-  stops when no better translation is possible. Results differ if a better translation would have finished later.
-- It divides scores by a power of the length only. Therefore all finished translations are requested, and ranked here with the
-  length penalty and the coverage of our search.
-- It has one length limit for a batch: the largest. Sentences that exceed their own limit are searched again with their limit.
-- It gives the probability of tokens that `no_repeat_ngram_size` and `bad_words_ids` forbid to the other tokens.
+- It stops when twice as many translations have finished as there are beams (as many with
+  `early_stopping=True`). Our search stops when no better translation is possible. Results differ if a better
+  translation would have finished later.
+- It divides scores by a power of the length only. Therefore all finished translations are requested, and
+  ranked here with the length penalty and the coverage of our search.
+- It has one length limit for a batch: the largest. Sentences that exceed their own limit are searched again
+  with their limit.
+- It gives the probability of tokens that `no_repeat_ngram_size` and `bad_words_ids` forbid to the other
+  tokens.
 - It finds a translation that ends with its target prefix only if nothing is more probable than this end.
 - It reports the attention of the last decoder layer, so that this layer alone aligns words.
 
@@ -37,8 +40,8 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With a patience of 2, the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search, at the same speed.
-# With 1, CTranslate2's default, 5 results differed.
+# With a patience of 2, the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search,
+# at the same speed. With 1, CTranslate2's default, 5 results differed.
 PATIENCE = 2
 
 
@@ -75,7 +78,7 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and its generation settings; a `Backend` of `model.backend_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `backend_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
@@ -149,8 +152,9 @@ class CTranslate2Backend:
 
             # The largest seed asks CTranslate2 for a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
-            # Each thread has a random generator, which it seeds when it samples first. Several threads would all draw the
-            # same, and the thread of a sentence depends on their number. Therefore one thread samples.
+            # Each thread has a random generator, which it seeds when it samples first. Several threads would
+            # all draw the same, and the thread of a sentence depends on their number. Therefore one thread
+            # samples.
             self._sampler = self._load(1)
             self._seed = None
         return self._sampler or self._translator
@@ -184,7 +188,7 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`; the attention [1, T, S] is that of the last layer as the search reported it, or None."""
+        """See `Backend.score`; the attention [1, T, S] is that which the search reported, or None."""
         # CTranslate2 scores `</s>` after every target.
         targets = [h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses]
         rows = self.log_probs([segment.token_ids for segment in segments], targets)
@@ -259,12 +263,16 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _results(
-        self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
+        self,
+        source: list[list[str]],
+        prefix: list[list[str]] | None,
+        limits: list[int],
+        options: dict[str, Any],
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
-        rows_of_limit = {max(limits): list(range(len(source)))}
+        rows_of_limit = {max(limits, default=1): list(range(len(source)))}
         while rows_of_limit:
             limit, rows = rows_of_limit.popitem()
             found = translator.translate_batch(
@@ -280,7 +288,7 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """The attention of the first target token, which CTranslate2's beam search takes from another sentence."""
+        """The attention of the first target token, for which CTranslate2's beam search mixes up sentences."""
         results = self._translator.translate_batch(
             source,
             beam_size=1,
@@ -298,18 +306,19 @@ class CTranslate2Backend:
 
         That is the log-probability of the new tokens over the length penalty, and the coverage.
         """
-        scored: list[tuple[float, Hypothesis]] = []
+        hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides by the number of all tokens. The prefix is among them, but its probability is not.
+            # CTranslate2 divides by the number of all tokens. The prefix is among them, but its probability
+            # is not.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:
                 score += config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
             token_ids = [self._target_ids[token] for token in tokens]
-            scored.append((score, Hypothesis(token_ids, prefix_length, attention=attention)))
-        scored.sort(key=lambda pair: -pair[0])
-        return [hypothesis for _, hypothesis in scored[: config.num_return_sequences]]
+            hypotheses.append(Hypothesis(token_ids, prefix_length, score=score, attention=attention))
+        hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        return hypotheses[: config.num_return_sequences]
 
 
 def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The files of a CTranslate2 folder, validated before CTranslate2 reads them.
 
-CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that do not exist, so
-that the process stops or translates nonsense.
+CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that
+do not exist, so that the process stops or translates nonsense.
 """
 
 import struct
@@ -20,13 +20,13 @@ MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
 # A folder with one of them was written by CTranslate2.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses the versions that it does not know.
+# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses versions unknown to it.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """What a CTranslate2 folder holds in addition to the model: `target_tokens` are the tokens by their ids."""
+    """What a CTranslate2 folder holds in addition to the model; tokens are sorted by their ids."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -36,7 +36,7 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """The files of a folder that `vaswani export --format ctranslate2` wrote; refuses missing and damaged ones."""
+        """The files of a folder that `vaswani export` wrote; refuses missing and damaged files."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
                 f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
@@ -111,7 +111,11 @@ def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] 
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         _refuse(folder, file, "must hold a list of tokens, but does not: it is damaged")
     if shape is not None and len(tokens) != shape[0]:
-        _refuse(folder, file, f"must have as many tokens as the model classes, {shape[0]:,}, but has {len(tokens):,}")
+        _refuse(
+            folder,
+            file,
+            f"must have as many tokens as the model classes, {shape[0]:,}, but has {len(tokens):,}",
+        )
     if any(i >= len(tokens) or tokens[i] != token for token, i in tokenizer.get_vocab().items()):
         _refuse(folder, file, "must have the tokens of the tokenizer, but has others")
     if len(set(tokens)) < len(tokens):
@@ -140,5 +144,9 @@ def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
         _refuse(folder, GENERATION_FILE, f"has an impossible setting ({str(error).rstrip('.')})")
     ends = eos_token_ids(config)
     if not ends or not all(is_int(end) and end < num_classes for end in ends):
-        _refuse(folder, GENERATION_FILE, f"must name tokens as its `eos_token_id`, but has {config.eos_token_id!r}")
+        _refuse(
+            folder,
+            GENERATION_FILE,
+            f"must name tokens as its `eos_token_id`, but has {config.eos_token_id!r}",
+        )
     return config

@@ -1,4 +1,4 @@
-"""The dtype that a translator computes in: a named one, or bfloat16 if it is fast and gives the same translations."""
+"""The dtype of a translator: a named one, or bfloat16 if it is fast and gives the same translations."""
 
 import copy
 import logging
@@ -18,8 +18,8 @@ from ..model.translator_vaswani import Translator
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Texts that are translated in both dtypes. If bfloat16 is too coarse for a model, the first few texts show it. Near-ties,
-# which change a few of a hundred translations of a sound model, are rare among so few texts.
+# Texts that are translated in both dtypes. If bfloat16 is too coarse for a model, the first few texts show
+# it. Near-ties, which change a few of a hundred translations of a sound model, are rare among so few texts.
 NUM_COMPARED = 8
 # If several threads use one translator, the first thread decides.
 _DECIDING = threading.Lock()
@@ -35,7 +35,7 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
 
 
 def choose_dtype(translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-    """Decides for an undecided translator in float32: it computes in bfloat16 if the first texts get the same translations.
+    """Changes an undecided translator from float32 to bfloat16 if the first texts get the same translations.
 
     The translator stays undecided if no request has a text.
     """
@@ -87,7 +87,7 @@ def _num_same(translator: Translator, faster: Translator, requests: list[Request
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # float32 translates what bfloat16 cannot translate. An error of float32 is raised later, with its line.
+            # float32 translates what bfloat16 cannot translate. An error of float32 is raised later.
             return 0
     return sum(map(str.__eq__, expected, found))
 

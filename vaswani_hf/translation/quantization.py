@@ -1,7 +1,8 @@
-"""Weights in int8 for our own search: torchao quantizes them, PyTorch's packed kernels of the processor multiply by them.
+"""Weights in int8 for our own search: torchao quantizes them, packed kernels of PyTorch multiply by them.
 
-torchao's own product is not taken where there is such a kernel: it is a dozen operations for every layer, and on a processor
-without int8 instructions slower than float32 by far (figures are in scripts/benchmark_generation.md).
+torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per
+layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
+scripts/benchmark_generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """
@@ -16,8 +17,17 @@ from torch import nn
 
 from ..processor import capability
 
-# What may be asked of a weight that is no more than its products: methods of these names, and attributes of other ones.
-_HARMLESS = {"dim", "size", "numel", "is_floating_point", "is_complex", "element_size", "__hash__", "__repr__"}
+# What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
+_HARMLESS = {
+    "dim",
+    "size",
+    "numel",
+    "is_floating_point",
+    "is_complex",
+    "element_size",
+    "__hash__",
+    "__repr__",
+}
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
     "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
@@ -28,9 +38,9 @@ _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The weight [O, I] of a linear layer that only multiplies, by `product` of states and bias.
+    """The weight [O, I] of a linear layer, as a `product`. It cannot be saved, moved, copied or trained.
 
-    It can be neither saved nor moved nor trained; the layer stays what it is, so that shortcuts for it are taken.
+    The layer stays an `nn.Linear`, so that it keeps its fast paths.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -55,16 +65,7 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Refuse what int8 is not there for.
-
-    Args:
-        quantization (str, optional): "int8", or None.
-        dtype (Any): The dtype that is asked for, or None.
-        device (str, optional): The device that is asked for, or None.
-
-    Raises:
-        ValueError: If it is another one, if it comes with a dtype or a device of its own, or if torchao is missing.
-    """
+    """Refuse a quantization that is unknown, that contradicts dtype or device, or that lacks torchao."""
     if quantization is None:
         return
     if quantization != "int8":
@@ -82,10 +83,9 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """The model with the weights of its linear layers in int8; embeddings stay in float32, one tied to the output too.
+    """The model, which is changed, with the weights of its linear layers in int8.
 
-    Args:
-        model (PreTrainedModel): In float32, on the CPU; it is changed.
+    Embeddings stay in float32, also one that is tied to the output. The model is in float32 and on the CPU.
     """
     kernel = _kernel()
     for module in model.modules():
@@ -95,11 +95,11 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """What makes a product of quantized rows on this processor; None where only torchao's own is there."""
+    """What makes a product of quantized rows on this processor; None if only torchao has one."""
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Of the two only oneDNN knows AMX. On AVX2 it takes as long as FBGEMM for a batch and twice as long for a sentence; but
-    # PyTorch is giving up the quantized tensors that FBGEMM packs, and oneDNN takes plain ones.
+    # Only oneDNN uses AMX. On AVX2 oneDNN takes as long as FBGEMM for a batch and twice as long for a
+    # sentence. FBGEMM needs quantized tensors, which PyTorch is removing; oneDNN needs plain tensors.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
     return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
 
@@ -112,7 +112,7 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Without VNNI two products are added up in 16 bits, which weights of 7 bits do not overflow.
+    # Without VNNI the processor adds two products in 16 bits. Weights of 7 bits do not overflow there.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -122,7 +122,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """states [..., I] times the weight of `multiply`, plus the bias [O]: [..., O].
 
-    Every row is divided by its largest value and quantized with that, so that no row depends on the others of its batch.
+    Each row is divided by its own largest value before it is quantized, so that a row does not depend on its
+    batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -132,7 +133,7 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The product of rows [R, I] between -1 and 1, by FBGEMM, with an int8 weight [O, I] times its scales [O]."""
+    """The product by FBGEMM of rows [R, I] from -1 to 1 with an int8 weight [O, I] times its scales [O]."""
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -149,8 +150,9 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     """The same product by oneDNN."""
-    packed, zeros = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros(len(scales), dtype=torch.int32)
-    given: Any = (*_ROW_SCALE, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # The conversion cuts off what is behind the point.
+    given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    # The conversion to uint8 truncates, so that adding 0.5 rounds.
     return lambda rows: torch.ops.onednn.qlinear_pointwise((rows / scale).add_(zero + 0.5).to(torch.uint8), *given)

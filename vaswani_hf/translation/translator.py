@@ -1,4 +1,4 @@
-"""`Translator` of the package: the translator of `model.translator_vaswani` with checkpoints by name and `dtype="auto"`."""
+"""`Translator` of the package: that of `model.translator_vaswani`, with checkpoints by name, and dtype "auto"."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -43,9 +43,9 @@ class Translator(translator_vaswani.Translator):
             name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
             device (str, optional): The device; by default a GPU if there is one, but the CPU for int8.
             ensemble (sequence): More checkpoints, of the same vocabulary.
-            dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 if the device
-                multiplies it in hardware and the first texts have the same translations, else float32. By default that of
-                the checkpoint.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 if
+                the device multiplies it in hardware and the first texts have the same translations, else
+                float32. By default that of the checkpoint.
             quantization (str, optional): "int8" for weights in int8, on the CPU; it needs torchao.
             **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
                 `local_files_only` and `force_download`, as `snapshot_download` takes them.
@@ -54,8 +54,8 @@ class Translator(translator_vaswani.Translator):
             Translator: In eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device, dtype or quantization, if a vocabulary differs, or if a
-                checkpoint is damaged or of another architecture.
+            ValueError: If there is no such checkpoint, device, dtype or quantization, if a vocabulary
+                differs, or if a checkpoint is damaged or of another architecture.
             HubError: If a repository cannot be downloaded, or the download differs from the repository.
         """
         if isinstance(ensemble, str):
