@@ -23,8 +23,8 @@ import torch
 from transformers import TrainerCallback
 from transformers.utils import logging
 
+from vaswani_hf.data.columns import keep_free_memory
 from vaswani_hf.data.corpus import Corpus, load_corpus
-from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe.schema import DataSection, Recipe, TokenizerSection, TrainingSection
 from vaswani_hf.training.run import build_model, run_training

@@ -9,9 +9,8 @@ from transformers import AutoTokenizer
 from vaswani_hf.checkpoint.tokenizers import direction_tag, tags_of
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.directions import in_both_directions
-from vaswani_hf.data.preparation import CorpusReport, prepare_pairs
+from vaswani_hf.data.preparation import CorpusReport, TextEncoder, prepare_pairs, serialized
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.word_encoding import TextEncoder, serialized
 
 TAG = direction_tag("en")
 PAIRS = [

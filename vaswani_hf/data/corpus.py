@@ -25,13 +25,13 @@ from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest, write_tokenizers
 from .directions import in_both_directions
+from .endless import WeightedPairs
 from .language_modeling import text_collator, with_both_ends
 from .lines import refuse_blank
 from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
 from .reading import PairSource, distillation_records, is_commit, load_pairs
 from .toy_corpora import grammar_trees, number_pairs
 from .treebank import load_treebank
-from .weights import WeightedPairs
 
 # One of so many held-out numbers is 0.1 % of the score.
 NUMBERS_HELD_OUT = 1000

@@ -31,9 +31,8 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from ..recipe.schema import SMALLEST_VOCABULARY, TEXT_TASKS, TokenizerSection
-from .memory import mapped_files
-from .preparation import has_too_many_characters
-from .word_encoding import begins_with_a_space
+from .columns import mapped_files
+from .preparation import begins_with_a_space, has_too_many_characters
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 # That of a model that fills in hidden tokens.
 MASK = "<mask>"
 # A tag is found in the text as it is written and never split. With the spaces around it a tag separates two texts,
-# so that a word is encoded as it is without a tag (see word_encoding.py). Special tokens are text in a text, and a tag is none.
+# so that a word is encoded as it is without a tag (see `TextEncoder`). Special tokens are text in a text, and a tag is none.
 _OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -34,8 +34,8 @@ from ..checkpoint.hub import HubError
 from ..checkpoint.kinds import CLASSES_OF_TASKS
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import damage, facts_of
+from ..data.columns import keep_free_memory
 from ..data.corpus import Corpus, load_corpus, pin_dataset
-from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push_checkpoint
