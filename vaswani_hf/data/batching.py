@@ -1,13 +1,14 @@
 """Token-budget batches: token ids packed by length, and padded into tensors.
 
-`TokenBudgetSampler` sorts the pairs of preparation.py by length and cuts them into batches, and `PairCollator` pads a batch
-into the tensors that the model takes. endless.py puts the batches of all epochs one after the other, and shares them between
-processes.
+`TokenBudgetSampler` sorts the pairs of preparation.py by length and cuts them into batches, and
+`PairCollator` pads a batch into the tensors that the model takes. endless.py puts the batches of all epochs
+one after the other, and shares them between processes.
 
-Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set
-of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
+Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
+contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, in tokens.
+Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch,
+in tokens.
 """
 
 import bisect
@@ -36,11 +37,12 @@ class _Packing(NamedTuple):
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The pairs in an order in which neighbours have similar lengths, [N] int64. Pairs of equal lengths keep their order."""
+    """The pairs in an order in which neighbours have similar lengths, [N] int64. The order is stable."""
     # NumPy sorts numbers of 16 bits several times as fast.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay similar.
+    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay
+    # similar.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -48,15 +50,15 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Cuts the pairs, sorted by length, into the fewest batches that this order allows, about equally full."""
+    """Cuts the pairs, sorted by length, into the fewest batches of this order, about equally full."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
         ("target", target_lengths, target_tokens),
     ):
         if lengths.max() > budget:
             raise ValueError(
-                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence, but is"
-                f" {budget}."
+                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence,"
+                f" but is {budget}."
             )
     order = order_by_length(source_lengths, target_lengths)
     sources, targets = source_lengths[order], target_lengths[order]
@@ -71,10 +73,10 @@ def _pack(
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """The bounds of the fewest batches within both budgets, cut by the smallest shares of the budgets that suffice.
+    """The bounds of the fewest batches within both budgets, cut by the smallest shares that suffice.
 
-    Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the optimizer would
-    give them the weight of a full batch.
+    Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the
+    optimizer would give them the weight of a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -87,8 +89,8 @@ def _evenly_full_bounds(
         )
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because one pair less
-        # in each batch may be too much.
+        # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because
+        # one pair less in each batch may be too much.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -105,7 +107,7 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fills batch after batch with length buckets: a number of pairs, their source length and their target length.
+    """Fills batch after batch with length buckets: number of pairs, their source length, their target length.
 
     The first `num_smaller` batches have `budgets` for source and target tokens, the others `larger_budgets`.
     """
@@ -140,9 +142,10 @@ def _batch_bounds(
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of pairs of similar lengths, each within a budget of source and of target tokens.
 
-    A budget counts positions, padding included: pairs of the batch times longest sentence. There are as few batches as the
-    budgets allow, about equally full. The lengths alone decide where batches begin, so every epoch has equally many. An
-    epoch permutes the pairs of each length bucket, then the batches. Evaluation has no seed, and nothing is permuted.
+    A budget counts positions, padding included: pairs of the batch times longest sentence. There are as few
+    batches as the budgets allow, about equally full. The lengths alone decide where batches begin, so every
+    epoch has equally many. An epoch permutes the pairs of each length bucket, then the batches. Evaluation
+    has no seed, and nothing is permuted.
     """
 
     def __init__(
@@ -163,9 +166,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             source_tokens: The budget of a batch for the source side, in tokens.
             target_tokens: The budget of a batch for the target side, in tokens.
             seed: It decides all permutations, together with the epoch; `None` for none.
-            pairs_of: A function from an epoch to its [N] pairs, which take the places of these lengths (see `WeightedPairs` in
-                endless.py);
-                `None` if pairs and places are the same.
+            pairs_of: A function from an epoch to its [N] pairs, which take the places of these lengths (see
+                `WeightedPairs` in endless.py); `None` if pairs and places are the same.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -206,7 +208,7 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The pairs of a window as batches, from short to long: the numbers of the pairs of each batch, [B] int64."""
+    """The batches of a window, from short to long: the numbers of the pairs of each batch, [B] int64."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -214,10 +216,10 @@ def cut_into_batches(
 class PairCollator:
     """Pads the pairs of a batch into tensors, with BPE-dropout if there is any.
 
-    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the pair, so that a
-    resumed run sees the same batches and the number of workers does not matter. The epoch comes with each pair because
-    a loader that reads ahead may be in another epoch than the training. Dropout lengthens sentences: budgets count the
-    tokens before dropout.
+    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the
+    pair, so that a resumed run sees the same batches and the number of workers does not matter. The epoch
+    comes with each pair because a loader that reads ahead may be in another epoch than the training. Dropout
+    lengthens sentences: budgets count the tokens before dropout.
     """
 
     def __init__(
@@ -232,9 +234,11 @@ class PairCollator:
 
         Args:
             pad_token_id: The pad token of the source tokenizer, which fills `input_ids`.
-            bpe_dropout: The dropout of the source and of the target side, for pairs prepared with `keep_text`.
+            bpe_dropout: The dropout of the source and of the target side, for pairs prepared with
+                `keep_text`.
             seed: It decides the dropout, together with epoch and index of the pair.
-            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no limit.
+            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no
+                limit.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
@@ -242,10 +246,10 @@ class PairCollator:
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """The batch that the model takes: `input_ids` and `attention_mask`, [B, S] int64, and `labels`, [B, T] int64, -100 for padding.
+        """`input_ids` and `attention_mask` [B, S] int64, and `labels` [B, T] int64 with -100 for padding.
 
-        The examples are [B] prepared pairs. For BPE-dropout they have text, `index`, `epoch`, and `copy` if an epoch has a pair
-        several times.
+        The examples are [B] prepared pairs. For BPE-dropout they have text, `index`, `epoch`, and `copy` if
+        an epoch has a pair several times.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)
@@ -268,10 +272,10 @@ class PairCollator:
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, is_text: bool = False
 ) -> list[dict[str, Tensor]]:
-    """A batch as several parts of about equally many neighbouring pairs, each only as long as its own longest sentences.
+    """A batch as parts of about equally many neighbouring pairs, each as long as its own longest sentences.
 
-    A part has at most `positions` positions on either side, unless a pair alone has more. With `is_text` labels and inputs
-    are one side. A batch that is small enough is the only part.
+    A part has at most `positions` positions on either side, unless a pair alone has more. With `is_text`
+    labels and inputs are one side. A batch that is small enough is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     number = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -1,4 +1,4 @@
-"""Prepared pairs in memory-mapped Arrow files: lengths, the rows of a batch, a digest, and the memory that they take.
+"""Prepared pairs in memory-mapped Arrow files: lengths, the rows of a batch, a digest, and their memory.
 
 `datasets` would gather rows one by one as soon as a pair was dropped, and make a Python number of each token.
 
@@ -28,7 +28,8 @@ _DIGESTED_OF_A_STREAM = 1000
 # The pages of memory-mapped files that stay resident, in bytes.
 _MOST_MAPPED = 2**28
 _MADV_DONTNEED = 4
-# M_MMAP_THRESHOLD, the largest that there is, M_TRIM_THRESHOLD and M_TOP_PAD of the C library's mallopt, in bytes.
+# M_MMAP_THRESHOLD, the largest that there is, M_TRIM_THRESHOLD and M_TOP_PAD of the C library's mallopt, in
+# bytes.
 _KEEPING = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
 
@@ -94,8 +95,8 @@ class _Column:
 class PairRows(torch.utils.data.Dataset):
     """Prepared pairs for a `DataLoader`, which fetches those of a batch together.
 
-    `input_ids` and `labels` are [L] int32 views of the memory-mapped file: nothing is kept in memory, and a worker, forked
-    or spawned, maps the file for itself.
+    `input_ids` and `labels` are [L] int32 views of the memory-mapped file: nothing is kept in memory, and a
+    worker, forked or spawned, maps the file for itself.
     """
 
     def __init__(self, pairs: Dataset):
@@ -127,10 +128,10 @@ class PairRows(torch.utils.data.Dataset):
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """The number of training pairs (`count`) and a hash of them (`sha256`), by which a resumed run knows its pairs again.
+    """The `count` of the training pairs and their `sha256`, by which a resumed run knows its pairs again.
 
-    The digest does not depend on where and when the pairs were prepared. A stream is known by the hash of its first
-    thousand pairs, and has None for `count`.
+    The digest does not depend on where and when the pairs were prepared. A stream is known by the hash of its
+    first thousand pairs, and has None for `count`.
     """
     if isinstance(pairs, IterableDataset):
         # A stream and what is made of it share their place.
@@ -157,7 +158,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
 
 
 def _c_function(name: str) -> Any:
-    """A function of the C library of Linux; None on other systems, which drop the pages of files when they need the room."""
+    """A function of the C library of Linux; None on other systems, which need no advice about memory."""
     return getattr(ctypes.CDLL(None), name, None) if os.path.exists("/proc/self/statm") else None
 
 
@@ -171,7 +172,8 @@ def return_free_memory() -> None:
 def keep_free_memory() -> None:
     """Lets the C library keep what is freed, for work that asks for the same amounts again and again.
 
-    A training step is 4 % faster if the system need not hand out fresh pages, 20,000 of them in a small model.
+    A training step is 4 % faster if the system need not hand out fresh pages, 20,000 of them in a small
+    model.
     """
     set_option = _c_function("mallopt")
     if set_option is not None:
@@ -180,14 +182,14 @@ def keep_free_memory() -> None:
 
 
 class MappedFiles:
-    """The memory-mapped Arrow files of this process. Each page counts as memory of the process once it was looked at."""
+    """The memory-mapped Arrow files of this process. A page counts as its memory once it was looked at."""
 
     def __init__(self) -> None:
         self._unavoidable = 0
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Drops the pages from this process if they have become many. A page comes back when it is looked at again."""
+        """Drops the pages if they have become many. A page comes back when it is looked at again."""
         if self._advise is None or _shared_bytes() < self._unavoidable + _MOST_MAPPED:
             return
         for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():

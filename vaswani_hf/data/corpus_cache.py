@@ -1,4 +1,4 @@
-"""The tokenizers and the digest of a corpus, made once for all runs and kept in the cache of `datasets`, next to the corpus."""
+"""The tokenizers and the digest of a corpus, made once and kept in the cache of `datasets`."""
 
 import contextlib
 import hashlib
@@ -33,15 +33,8 @@ def write_tokenizers(
 ) -> None:
     """Writes the tokenizers of a corpus into the folder of a run.
 
-    They are trained only if no other run has trained them on these files. A stream, or pairs in memory, have no cache.
-
-    Args:
-        section: The recipe's choice of one vocabulary or two, and their sizes.
-        pairs: The columns `source` and `target`.
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        folder: The folder of the run's tokenizers.
-        tags: The tags of directions that they know (see checkpoint/tokenizers.py).
-        task: The task of the recipe.
+    They are trained only if no other run has trained them on these files. `tags` are the tags of directions
+    that they know (see checkpoint/tokenizers.py).
     """
 
     def train(place: Path) -> None:
@@ -109,7 +102,7 @@ def kept_digest(pairs: Dataset) -> dict[str, Any]:
 
 
 def _cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """The folder in which `datasets` keeps a dataset and what is made of it; None for a stream or pairs in memory."""
+    """The folder in which `datasets` keeps a dataset; None for a stream or pairs in memory."""
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 

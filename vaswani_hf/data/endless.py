@@ -1,13 +1,14 @@
 """Training batches without an end: epoch after epoch, from any batch on, shared between processes.
 
-`EndlessSampler` takes the batches of a corpus on disk from batching.py, and `EndlessStream` those of a stream, window by
-window. `WeightedPairs` chooses the pairs of each epoch if corpora have weights. A killed run goes on exactly, with the
-number of the batches that it has computed, and for a stream with the state of the last window.
+`EndlessSampler` takes the batches of a corpus on disk from batching.py, and `EndlessStream` those of a
+stream, window by window. `WeightedPairs` chooses the pairs of each epoch if corpora have weights. A killed
+run goes on exactly, with the number of the batches that it has computed, and for a stream with the state of
+the last window.
 
-The batches of all epochs are one sequence, whatever the number of processes, and none is left out. Process r of n takes
-the batches whose number in the sequence leaves the remainder r when divided by n. With gradient accumulation over a
-batches, step s of the optimizer therefore takes the batches from s * n * a on, n * a of them, for any n and a with this
-product; they may belong to two epochs.
+The batches of all epochs are one sequence, whatever the number of processes, and none is left out. Process r
+of n takes the batches whose number in the sequence leaves the remainder r when divided by n. With gradient
+accumulation over a batches, step s of the optimizer therefore takes the batches from s * n * a on, n * a of
+them, for any n and a with this product; they may belong to two epochs.
 
 Legend of shapes: N pairs of all corpora, P places of an epoch of weighted corpora.
 """
@@ -40,7 +41,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     ):
         """Starts after the first `position` batches, of all epochs and processes.
 
-        The process with the number `process_index` takes its share of the batches that `num_processes` processes compute.
+        The process with the number `process_index` takes its share of the batches that `num_processes`
+        processes compute.
         """
         self._sampler = sampler
         self._position = position
@@ -65,7 +67,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class EpochPairs(PairRows):
-    """Prepared pairs by (epoch, number), each with its `epoch`, which decides BPE-dropout together with its number.
+    """Prepared pairs by (epoch, number), each with its `epoch`, which decides BPE-dropout with the number.
 
     If an epoch has a pair several times (see `WeightedPairs`), the number tells its `copy` too, from 0 on.
     """
@@ -81,10 +83,11 @@ class EpochPairs(PairRows):
 class WeightedPairs:
     """The pairs of each epoch if corpora have weights.
 
-    A corpus of n pairs with the weight w has m = round(w * n) places in every epoch. Its pairs stand in the order of their
-    lengths, and place j is taken by pair floor((j * n + r) / m), where each epoch draws r from 0 to n - 1. So each pair has
-    floor(m / n) or ceil(m / n) places in an epoch, and m / n on the average. A place is as long as the longest pair that may
-    take it, so that batches that are cut by the places serve every epoch.
+    A corpus of n pairs with the weight w has m = round(w * n) places in every epoch. Its pairs stand in the
+    order of their lengths, and place j is taken by pair floor((j * n + r) / m), where each epoch draws r from
+    0 to n - 1. So each pair has floor(m / n) or ceil(m / n) places in an epoch, and m / n on the average. A
+    place is as long as the longest pair that may take it, so that batches that are cut by the places serve
+    every epoch.
 
     Attributes:
         source_lengths (ndarray): [P] int64 source tokens of the places of all corpora.
@@ -129,8 +132,8 @@ class WeightedPairs:
                 target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
         if not source_parts:
             raise ValueError(
-                f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have {self.num_pairs} "
-                "pairs after cleaning; give one with pairs a weight above 0."
+                f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
+                f" {self.num_pairs} pairs after cleaning; give one with pairs a weight above 0."
             )
         self.source_lengths = np.concatenate(source_parts)
         self.target_lengths = np.concatenate(target_parts)
@@ -154,7 +157,7 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """The length of the longest pair that may take each place, [num_places]. The lengths stand in the order of the pairs."""
+    """The length of the longest pair that may take each place, [num_places]."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
@@ -165,11 +168,11 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
 class EndlessStream(torch.utils.data.IterableDataset):
     """The batches of a stream of prepared pairs that one process takes, epoch after epoch.
 
-    The stream is read window by window, from its shards in an order of the epoch; the pairs of a window are permuted, then
-    sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A rest of less than a full
-    batch at the end of an epoch joins the last window. Every process reads the whole stream. Each pair is given the number
-    of its `epoch`. The loader is `DataLoader(stream, batch_size=None, collate_fn=collator)`, without workers, because the
-    reading process has the state.
+    The stream is read window by window, from its shards in an order of the epoch; the pairs of a window are
+    permuted, then sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A
+    rest of less than a full batch at the end of an epoch joins the last window. Every process reads the whole
+    stream. Each pair is given the number of its `epoch`. The loader is `DataLoader(stream, batch_size=None,
+    collate_fn=collator)`, without workers, because the reading process has the state.
     """
 
     # The number is not known before the stream was read.
@@ -208,19 +211,21 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` goes on, the same in all processes, and usable with any number of them.
+        """The state from which `load_state_dict` goes on, the same in all processes, for any number of them.
 
-        `position` is the number of batches, of all epochs and processes, that are done; None means all that were taken.
+        `position` is the number of batches, of all epochs and processes, that are done; None means all that
+        were taken.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
             raise ValueError(
-                f"`position` must be at least {self._window['first_batch']}, where the window begins, but is {done}."
+                f"`position` must be at least {self._window['first_batch']}, where the window begins,"
+                f" but is {done}."
             )
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the next iteration go on from a result of `state_dict`, reading little more than one window again."""
+        """Lets the next iteration go on from a `state_dict`; little more than one window is read again."""
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
@@ -292,10 +297,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """The pairs of a stream epoch by epoch, from any place on: the next pair of each of several shards, in turn.
+    """The pairs of a stream, epoch by epoch, from any place on, from several shards in turn.
 
-    Each epoch takes the shards in another order. The buffer with which `datasets` shuffles a stream is lost if a run stops.
-    A stream of a single shard is read in its order.
+    Each epoch takes the shards in another order. The buffer with which `datasets` shuffles a stream is lost
+    if a run stops. A stream of a single shard is read in its order.
     """
 
     def __init__(self, pairs: IterableDataset, seed: int):
@@ -307,12 +312,12 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch: the open shards with their places, the number of opened ones, and whose turn it is."""
+        """The place in the epoch: the open shards and their places, how many were opened, the next shard."""
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """The pairs of an epoch from a place on, which is a `state_dict` of this epoch, or None for the beginning."""
+        """The pairs of an epoch, from the beginning or from the place of a `state_dict` on."""
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
             place = {"open": [], "opened": 0, "turn": 0}

@@ -1,7 +1,7 @@
 """The lines of a text file, plain or gzip, and JSON texts in them.
 
-Training, translation and evaluation read sentences with `read_lines`. A line ends at a line feed only, never at another
-character that Unicode calls a line separator, so that parallel files stay aligned.
+Training, translation and evaluation read sentences with `read_lines`. A line ends at a line feed only, never
+at another character that Unicode calls a line separator, so that parallel files stay aligned.
 """
 
 import codecs
@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# JSON can write the halves of a surrogate pair one by one. Python reads a command line byte that is not UTF-8 as such a half.
+# JSON can write the halves of a surrogate pair one by one. Python reads a command line byte that is not UTF-8
+# as such a half.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -52,7 +53,7 @@ def decoded(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Refuse lines without any text; an error says what the lines are (`name`) and where they come from (`place`)."""
+    """Refuse lines without any text. The error says what the lines are (`name`), and their `place`."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -60,7 +61,7 @@ def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
-    """The JSON object (`kind` is dict) or JSON array (`kind` is list) in a text; an error names the `place` of the text."""
+    """The JSON object (`kind` is dict) or array (`kind` is list) in a text; an error names its `place`."""
     name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:
         value = json.loads(text)

@@ -1,8 +1,8 @@
 """Sentence pairs from text to token ids: cleaning, encoding, and the count of the pairs that were dropped.
 
-`prepare_pairs` takes the columns `source` and `target` of reading.py. It drops pairs that are empty, too long or of too
-unequal lengths, and encodes the others once, into the cache of `datasets`. columns.py reads the token ids from there, and
-batching.py packs them into batches.
+`prepare_pairs` takes the columns `source` and `target` of reading.py. It drops pairs that are empty, too long
+or of too unequal lengths, and encodes the others once, into the cache of `datasets`. columns.py reads the
+token ids from there, and batching.py packs them into batches.
 
 Legend of shapes: N pairs of the corpus.
 """
@@ -34,9 +34,10 @@ ID_FEATURES = {
     "target_length": Value("int32"),
 }
 
-# The longest text that can pass the limit in tokens, in characters per token. Text of natural languages has 1 to 8
-# characters per token. Without this limit byte-level BPE makes few and very long tokens of a line of 100,000 equal
-# characters: the line passes the limit in tokens, and takes entries of the vocabulary from words.
+# The longest text that can pass the limit in tokens, in characters per token. Text of natural languages has 1
+# to 8 characters per token. Without this limit byte-level BPE makes few and very long tokens of a line of
+# 100,000 equal characters: the line passes the limit in tokens, and takes entries of the vocabulary from
+# words.
 CHARACTERS_PER_TOKEN = 16
 
 # The words that a `TextEncoder` remembers, about 40 MB for European text.
@@ -67,7 +68,7 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Counts [N] pairs, given as the number of the field of each: 0 for `kept` to 4 for `too_many_characters`."""
+        """Counts [N] pairs by the number of their field, from 0 for `kept` to 4 for `too_many_characters`."""
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for field, count in zip(fields(self), counts.tolist(), strict=True):
             setattr(self, field.name, getattr(self, field.name) + count)
@@ -81,12 +82,11 @@ class CorpusReport:
         if are_texts:
             counts += f"{self.empty:,} empty, {self.too_long:,} too long"
         else:
-            counts += f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} of too unequal lengths"
+            counts += f"{self.empty:,} with an empty side, {self.too_long:,} too long"
+            counts += f", {self.ratio:,} of too unequal lengths"
         if self.too_many_characters:
-            counts += (
-                f", {self.too_many_characters:,} with more than {CHARACTERS_PER_TOKEN} characters per token of "
-                "`data.max_length`"
-            )
+            limit = f"{CHARACTERS_PER_TOKEN} characters per token of `data.max_length`"
+            counts += f", {self.too_many_characters:,} with more than {limit}"
         return counts
 
 
@@ -102,24 +102,18 @@ def prepare_pairs(
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
     """The cleaned pairs as token ids, and the count of what was dropped.
 
-    A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is read, and
-    its report fills meanwhile, in the process that reads it.
+    A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is
+    read, and its report fills meanwhile, in the process that reads it.
 
     Args:
-        pairs: The columns `source` and `target`, from `load_pairs`. The column `corpus` of weighted corpora stays as it is.
+        pairs: The columns `source` and `target`; the column `corpus` of weighted corpora stays as it is.
         source_tokenizer: Encodes the source side.
-        target_tokenizer: Encodes the target side, the same object for a joint vocabulary; None if each pair is one text of
-            a language model, which is encoded once.
-        max_length: The length, in tokens with `</s>`, above which a side drops its pair. `CHARACTERS_PER_TOKEN` times as
-            many characters drop the pair before it is encoded.
-        max_length_ratio: The ratio of the longer to the shorter side, in tokens with `</s>`, above which a pair is
-            dropped; None for no limit.
+        target_tokenizer: Encodes the target side; None if each pair is one text of a language model.
+        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
+        max_length_ratio: The ratio of the longer to the shorter side above which a pair is dropped.
         num_proc: The number of processes that encode a dataset.
-        keep_text: Add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the place of
-            the pair in `pairs`.
-
-    Returns:
-        The columns `input_ids` and `labels`, lists of int32, and `source_length` and `target_length`; and the report.
+        keep_text: Add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the
+            place of the pair in `pairs`.
     """
     are_texts = target_tokenizer is None
     prepare = _Preparation(
@@ -158,7 +152,7 @@ def prepare_pairs(
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON, without its last padding and truncation, and its treatment of special tokens in a text."""
+    """A tokenizer as JSON, without padding and truncation, and its treatment of special tokens in a text."""
 
     text: str
     split_special_tokens: bool
@@ -175,7 +169,8 @@ def serialized(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
 class _Preparation:
     """Turns batches of text into ids and says which of the pairs to keep.
 
-    `datasets` finds encoded pairs in its cache by a hash of the fields. The fields therefore decide the result.
+    `datasets` finds encoded pairs in its cache by a hash of the fields. The fields therefore decide the
+    result.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -249,10 +244,10 @@ def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
 
 
 class TextEncoder:
-    """Encodes texts into exactly the ids of a tokenizer, `</s>` or `<s>` included, but each distinct word once.
+    """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, but each distinct word once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Looking words up halves the time or better
-    (see scripts/benchmark_encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. Looking words up takes
+    a third of the time (scripts/benchmark_encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -276,7 +271,8 @@ class TextEncoder:
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
         """The token ids of stripped texts, lists of int32."""
         words_of = [text.split(" ") if self._encodes_words_alone else [] for text in texts]
-        # A single space between two words is part of the second word. Texts with other spaces are left to the tokenizer.
+        # A single space between two words is part of the second word. Texts with other spaces are left to the
+        # tokenizer.
         others = [row for row, words in enumerate(words_of) if words != texts[row].split() or not words]
         for row in others:
             words_of[row] = []
@@ -291,7 +287,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Threads that stream share the encoder: a thread replaces a full dictionary, and never takes a word out of one.
+        # Threads that stream share the encoder: a thread replaces a full dictionary, and never takes a word
+        # out of one.
         ids_of = self._ids_of if len(self._ids_of) < _REMEMBERED_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
@@ -308,7 +305,7 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """True if a normalizer, given as JSON, puts a space before the text and changes nothing else across a space."""
+    """True if a normalizer (as JSON) puts a space before the text and changes nothing else across spaces."""
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)
@@ -320,7 +317,8 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """True if an added token takes the spaces around it and has none inside.
 
-    The texts before and after such a token are encoded by themselves, a space before each, and words likewise.
+    The texts before and after such a token are encoded by themselves, a space before each, and words
+    likewise.
     """
     takes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

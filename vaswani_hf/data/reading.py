@@ -1,7 +1,8 @@
 """Sentence pairs as text, from files and datasets.
 
-`load_pairs` gives a dataset with the columns `source` and `target`: memory-mapped files, or a stream.
-Then preparation.py cleans the texts and encodes them into token ids, and batching.py packs the token ids into batches.
+`load_pairs` gives a dataset with the columns `source` and `target`: memory-mapped files, or a stream. Then
+preparation.py cleans the texts and encodes them into token ids, and batching.py packs the token ids into
+batches.
 """
 
 import csv
@@ -24,7 +25,8 @@ from ..checkpoint.files import naming_the_folder
 from ..version import __version__
 from .lines import parse_json, read_lines, refuse_half_characters
 
-# `datasets` would count downloads: it would send the name of each dataset, also of private ones, to a fixed address.
+# `datasets` would count downloads: it would send the name of each dataset, also of private ones, to a fixed
+# address.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 # A longer field is one more pair that preparation.py drops and counts. Python's limit would end the run.
@@ -41,25 +43,26 @@ _FILE_FIELDS = ("source_file", "target_file", "text_file", "pairs_file")
 
 @dataclass(frozen=True)
 class PairSource:
-    """The origin of sentence pairs: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+    """The origin of pairs: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
 
-    A field of files takes a path, a shell pattern, or a list of both. `source_file` and `target_file` must come to equally
-    many files, which are aligned one by one.
+    A field of files takes a path, a shell pattern, or a list of both. `source_file` and `target_file` must
+    come to equally many files, which are aligned one by one.
 
     Attributes:
         source_file: UTF-8 text, one sentence a line, plain or `.gz`.
         target_file: The translations, line by line.
-        pairs_file: A `.jsonl`, `.json`, `.csv` or `.parquet` file with a column `translation` that maps languages to
-            sentences (in CSV: JSON text), or with one column for each language.
-        dataset: The name of a dataset on the Hub, a local folder, or a dataset or list of examples in memory, with the
-            columns of `pairs_file`.
+        pairs_file: A `.jsonl`, `.json`, `.csv` or `.parquet` file with a column `translation` that maps
+            languages to sentences (in CSV: JSON text), or with one column for each language.
+        dataset: The name of a dataset on the Hub, a local folder, or a dataset or list of examples in memory,
+            with the columns of `pairs_file`.
         dataset_config: The configuration of the dataset, such as "de-en" of wmt14.
         dataset_revision: The branch, tag or commit of the dataset on the Hub.
         split: The split of the dataset.
         source_language: The language, or the column, to translate from.
         target_language: The language, or the column, to translate to.
         streaming: Pairs are read while they are used, instead of into the cache of `datasets` beforehand.
-        text_file: UTF-8 text, one text a line, plain or `.gz`, for a language model: each text is both sides of a pair.
+        text_file: UTF-8 text, one text a line, plain or `.gz`, for a language model: each text is both sides
+            of a pair.
     """
 
     source_file: _Files | None = None
@@ -78,8 +81,8 @@ class PairSource:
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     """The sentence pairs as a dataset with exactly the two text columns `source` and `target`.
 
-    Files are read once, into the cache of `datasets`, and again if they have changed. Bad content of a stream is found
-    when the iteration gets there.
+    Files are read once, into the cache of `datasets`, and again if they have changed. Bad content of a stream
+    is found when the iteration gets there.
     """
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
@@ -136,7 +139,7 @@ def _paths(given: _Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """What `vaswani distill` has recorded in the first line of each of these files of pairs, empty for other files."""
+    """What `vaswani distill` has recorded in the first line of each file of pairs; empty for other files."""
     records = []
     try:
         for path in _paths(files, "pairs_file") if files else []:
@@ -180,8 +183,8 @@ def _open_dataset(pair_source: PairSource, name: str) -> Dataset | IterableDatas
     if is_commit(revision) and is_commit(commit) and commit != revision:
         # `datasets` takes another commit from the cache if the Hub does not answer.
         raise ValueError(
-            f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only {commit}; try"
-            " again when the Hub can be reached."
+            f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
+            f" {commit}; try again when the Hub can be reached."
         )
     return dataset
 
@@ -215,7 +218,7 @@ def _read_pairs(
 
 
 def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """The pairs of one file, or of a source and a target file, which `files` names by the fields of `PairSource`."""
+    """The pairs of one file, or of a source and a target file. The keys are the fields of `PairSource`."""
     if "text_file" in files:
         for line in read_lines(files["text_file"]):
             yield {"source": line, "target": line}
@@ -272,8 +275,8 @@ def _read_csv(path: str) -> Iterator[dict]:
             last_line = rows.line_num
     except csv.Error as error:
         raise ValueError(
-            f"{path} must be a CSV file, but the row that begins in line {last_line + 1:,} is damaged ({error}); put fields"
-            " that hold commas or line breaks in quotes, and end each line with a line feed."
+            f"{path} must be a CSV file, but the row that begins in line {last_line + 1:,} is damaged"
+            f" ({error}); put fields that hold commas or line breaks in quotes, and end each line with a line feed."
         ) from None
 
 
@@ -290,7 +293,7 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """The two sentences of one example; a missing value is an empty sentence, which cleaning drops and counts."""
+    """The two sentences of one example. A missing value is an empty sentence, which preparation.py drops."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     # A language may be called so.
