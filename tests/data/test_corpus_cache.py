@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from datasets import Dataset
 
-from vaswani_hf.data import corpus_cache, memory, tokenizer_training
+from vaswani_hf.data import columns, corpus_cache, tokenizer_training
 from vaswani_hf.data.columns import PairRows, corpus_digest
 from vaswani_hf.data.corpus_cache import kept_digest
 from vaswani_hf.settings.data import TranslationData
@@ -164,7 +164,7 @@ def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the kernel does not say what is resident")
 def test_the_pages_of_a_mapped_file_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_MOST_MAPPED", 2**23)
+    monkeypatch.setattr(columns, "_MOST_MAPPED", 2**23)
     path, size = tmp_path / "pairs.arrow", 4000
     ids = pyarrow.array([np.full(size, row, np.int32) for row in range(2000)], pyarrow.list_(pyarrow.int32()))
     table = pyarrow.table({"input_ids": ids, "source_length": np.full(2000, size)})

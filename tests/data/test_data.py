@@ -85,11 +85,6 @@ def test_gzip_is_unpacked(tmp_path):
     assert read(source_file=tmp_path / "a.gz", target_file=tmp_path / "b.gz") == [("ä", "1"), ("b", "2")]
 
 
-def test_a_dataset_from_files_is_memory_mapped(tmp_path):
-    pairs = load_pairs(PairSource(**aligned(tmp_path, ["a"], ["b"])))
-    assert pairs.cache_files[0]["filename"].startswith(str(tmp_path / "cache"))
-
-
 def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, monkeypatch):
     paths = aligned(tmp_path, ["a"], ["b"])
     first = load_pairs(PairSource(**paths))
@@ -199,46 +194,8 @@ def test_columns_named_by_the_languages(tmp_path):
             b'{"source": ' + b"7" * 5_000 + b"}",
             "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
         ),
-        (
-            "a.csv",
-            b"\nsource,target\na,b\n",
-            "{} must have the names of its columns in the first line, but that line is blank.",
-        ),
-        (
-            "a.csv",
-            b'source,"target\na,b\n',
-            "{} must be a CSV file, but in the header there is a quote that is never closed.",
-        ),
-        (
-            "a.csv",
-            b"source,target\ra,b\r",
-            "{} must be a CSV file, but in the header there is a carriage return without a line feed; end each line with a "
-            "line feed.",
-        ),
         ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
-        ("a.parquet", b"PAR0", "{} must be a Parquet file, but is damaged or something else."),
-        (
-            "a.csv",
-            b'source,target\na,b\n"c,' + b"d" * 140_000 + b"\ne,f\n",
-            "{} must be a CSV file, but after line 2 there is a quote that is never closed.",
-        ),
-        (
-            "a.csv",
-            b"source,target,source\na,b,c\n",
-            "{} must have each column once, but its first line names `source` twice.",
-        ),
-        (
-            "a.csv",
-            b"source,target\na,b\n\nc,d,e\n",
-            "{}, row 2: A row must have as many fields as the header (2), but has 3; put fields that hold commas or line "
-            "breaks in quotes.",
-        ),
-        (
-            "a.csv",
-            b"source,target\na\n",
-            "{}, row 1: A row must have as many fields as the header (2), but has 1; put fields that hold commas or line "
-            "breaks in quotes.",
-        ),
+        ("a.parquet", b"PAR0", "{} must be a Parquet file that can be read, but: "),
         (
             "a.json",
             b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
@@ -288,7 +245,27 @@ def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
     path.write_bytes(content)
     with pytest.raises(ValueError) as caught:
         read(pairs_file=path)
-    assert str(caught.value) == message.format(path)
+    assert str(caught.value).startswith(message.format(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "fault"),
+    [
+        (b'source,target\na,b\n"c,' + b"d" * 140_000 + b"\ne,f\n", 3, "unexpected end of data"),
+        (b"source,target\ra,b\r", 1, "new-line character seen in unquoted field"),
+        (b'source,target\na,"b\nb"\nc,d,e\n', 4, "another number of fields than in the first line"),
+        (b"source,target\na\n", 2, "another number of fields than in the first line"),
+        (b"\nsource,target\na,b\n", 2, "another number of fields than in the first line"),
+    ],
+)
+def test_a_damaged_csv_file_names_the_row(tmp_path, content, line, fault):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        read(pairs_file=path)
+    place = f"{path} must be a CSV file, but the row that begins in line {line} is damaged ({fault}"
+    assert str(caught.value).startswith(place)
+    assert str(caught.value).endswith("in quotes, and end each line with a line feed.")
 
 
 MARK = codecs.BOM_UTF8
@@ -319,23 +296,8 @@ def test_a_byte_order_mark_inside_a_text_stays(tmp_path):
 
 def test_a_field_may_have_any_length(tmp_path):
     text = "a" * 200_000
-    limit = csv.field_size_limit()
     (tmp_path / "long.csv").write_text(f'source,target\n{text},"{text}"\nc,d\n')
     assert read(pairs_file=tmp_path / "long.csv") == [(text, text), ("c", "d")]
-    assert csv.field_size_limit() == limit
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_half_a_character_in_memory_is_one_sentence(streaming):
-    rows = [{"source": "a", "target": "b"}, {"source": "a", "target": "b\ud800"}]
-    half = "must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."
-    for dataset, place in (
-        (rows, "`dataset`, row 2,"),
-        (IterableDataset.from_generator(lambda: iter(rows)), "The column `target`"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            read(dataset=dataset, streaming=streaming)
-        assert str(caught.value) == f"{place} {half}"
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
@@ -425,23 +387,6 @@ def test_an_empty_file_of_pairs_among_others_is_named(tmp_path, streaming, name)
     assert str(caught.value) == f"{tmp_path}/{name} must hold sentence pairs, but there are none."
 
 
-@pytest.mark.parametrize(
-    ("arguments", "given"),
-    [
-        ({}, "none of them"),
-        ({"source_file": "a"}, "source_file"),
-        ({"source_file": "a", "target_file": "b", "dataset": "c"}, "source_file, target_file, dataset"),
-    ],
-)
-def test_pairs_come_from_one_place(arguments, given):
-    with pytest.raises(ValueError) as caught:
-        PairSource(**arguments)
-    assert str(caught.value) == (
-        "Sentence pairs must come from `source_file` and `target_file`, from `text_file`, from `pairs_file` or from `dataset`, but given"
-        f" are: {given}."
-    )
-
-
 # Datasets
 
 
@@ -479,19 +424,6 @@ def test_a_dataset_with_configurations_and_splits(tmp_path, streaming):
     assert read(**where, streaming=streaming) == swapped[:3]
     assert read(**where, split="validation", streaming=streaming) == swapped[:2]
     assert any((tmp_path / "cache").rglob("*.arrow")) != streaming
-
-
-def test_a_dataset_on_the_hub_is_asked_for_by_its_revision(monkeypatch):
-    asked = {}
-
-    def load_dataset(*names, **options):
-        asked.update(options, names=names)
-        return Dataset.from_list(RECORDS)
-
-    monkeypatch.setattr("vaswani_hf.data.reading.load_dataset", load_dataset)
-    where = {"dataset": "wmt14", "dataset_config": "de-en", "dataset_revision": "v1", "split": "test"}
-    assert read(**where, source_language="de", target_language="en") == PAIRS
-    assert asked == {"names": ("wmt14", "de-en"), "split": "test", "revision": "v1", "streaming": False}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -773,10 +705,6 @@ def test_a_full_disk_is_one_sentence_that_names_the_folder(tokenizer, tmp_path, 
     assert re.fullmatch(sentence.format(tmp_path / "cache"), str(caught.value))
 
 
-def test_a_language_may_be_called_translation_and_a_list_may_not_be_empty():
+def test_a_language_may_be_called_translation():
     rows = [{"text": "one", "translation": "eins"}]
-    source = PairSource(dataset=rows, source_language="text", target_language="translation")
-    assert list(load_pairs(source)) == [{"source": "one", "target": "eins"}]
-    for streaming in (False, True):
-        with pytest.raises(ValueError, match="^`dataset` must hold sentence pairs, but is an empty list.$"):
-            load_pairs(PairSource(dataset=[], streaming=streaming))
+    assert read(dataset=rows, source_language="text", target_language="translation") == [("one", "eins")]

@@ -182,11 +182,10 @@ def test_what_the_hub_does_not_have_is_named(hub, dataset, recipe):
         f"{hub.endpoint}/api/datasets/{name}/revision/v9. Invalid rev id: v9"
     )
     assert refusal(recipe, "--dataset_config", "de-ne") == (
-        f"`data`, train split: `dataset_config` must be one of de-en, fr-en, which '{name}' has, but is 'de-ne'."
+        "`data`, train split: BuilderConfig 'de-ne' not found. Available: ['de-en', 'fr-en']"
     )
     assert refusal(recipe, "--validation_split", "dev") == (
-        f"`data`, validation split: `split` must be one of train, validation, test, which '{name}' has, but is 'dev'; name "
-        "one of them, or null for none."
+        "`data`, validation split: Unknown split \"dev\". Should be one of ['train', 'validation', 'test']."
     )
     assert "`source_language` must be one of the languages or columns de, en, but is fr" in refusal(
         recipe, "--source_language", "fr"

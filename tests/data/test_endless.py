@@ -203,12 +203,6 @@ def test_a_stream_goes_on_after_any_batch(lengths):
         assert numbers(itertools.islice(stopped, 5)) == whole[done : done + 5]
 
 
-def test_a_state_of_an_earlier_version_is_refused(lengths):
-    state = streamed(lengths).state_dict() | {"pairs": {"examples_iterable": {"shard_idx": 0}, "epoch": 0}}
-    with pytest.raises(ValueError, match="saved by an earlier version"):
-        streamed(lengths, state)
-
-
 # Shards
 
 

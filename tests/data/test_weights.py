@@ -1,9 +1,6 @@
-"""Weighted corpora: how often each pair is seen, against arithmetic with fractions."""
+"""Weighted corpora: how often each pair is seen, in which batches, and which splits its copies have."""
 
 import itertools
-import math
-from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +9,7 @@ import pytest
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import corpus_digest, pair_corpora
-from vaswani_hf.data.endless import EndlessSampler, EpochPairs
-from vaswani_hf.data.weights import WeightedPairs
+from vaswani_hf.data.endless import EndlessSampler, EpochPairs, WeightedPairs
 from vaswani_hf.settings.data import TranslationData
 from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS
@@ -50,27 +46,22 @@ def epoch_of(made, epoch):
 
 def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
     made, weighted = sampler(lengths, corpora)
-    # The lightest corpus has one pair, and no part of it can be seen.
-    shares = [Fraction(weight) if number != 3 else Fraction(1) for number, weight in enumerate(WEIGHTS)]
-    # 2.5 times 7 pairs are no whole number.
-    shares[1] = Fraction(18, 7)
     assert weighted.num_pairs == SIZES
-    assert (
-        weighted.num_places == [share * size for share, size in zip(shares, SIZES, strict=True)] == [10, 18, 30, 1, 0]
-    )
-    seen: Counter[int] = Counter()
-    for epochs in range(1, 16):
-        numbers = [number for batch in epoch_of(made, epochs - 1) for number in batch]
-        assert len({*numbers}) == len(numbers) == 59
+    # 2.5 times 7 pairs are no whole number. The lightest corpus has one pair, and no part of it can be seen.
+    assert weighted.num_places == [10, 18, 30, 1, 0]
+    shares = np.array(weighted.num_places)[corpora] / np.array(SIZES)[corpora]
+    num_epochs = 200
+    seen = np.zeros(len(corpora), int)
+    for epoch in range(num_epochs):
+        numbers = np.array([number for batch in epoch_of(made, epoch) for number in batch])
+        assert len(set(numbers)) == len(numbers) == 59
+        counts = np.bincount(numbers % len(corpora), minlength=len(corpora))
+        assert np.all((counts == np.floor(shares)) | (counts == np.ceil(shares)))
         # A pair that is there twice has two numbers, of the same remainder.
-        copies = Counter(number % len(corpora) for number in numbers)
-        assert all(number // len(corpora) < copies[number % len(corpora)] for number in numbers)
-        seen += copies
-        for pair, corpus in enumerate(corpora):
-            expected = shares[corpus] * epochs
-            assert math.floor(expected) <= seen[pair] <= math.ceil(expected)
-        if epochs % 4 == 0:
-            assert {seen[pair] for pair in np.flatnonzero(corpora == 0)} == {epochs // 4}
+        assert np.all(numbers // len(corpora) < counts[numbers % len(corpora)])
+        seen += counts
+    # Four standard deviations of the number of epochs that see a pair once more.
+    assert np.abs(seen - shares * num_epochs).max() < 4 * np.sqrt(0.25 * num_epochs)
 
 
 def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_epoch(lengths, corpora):

@@ -1,9 +1,14 @@
-"""Batches: prepared pairs packed by length into batches of a token budget, and padded.
+"""Token-budget batches: token ids packed by length, and padded into tensors.
 
-Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set
-of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
+`TokenBudgetSampler` sorts the pairs of preparation.py by length and cuts them into batches, and
+`PairCollator` pads a batch into the tensors that the model takes. endless.py puts the batches of all epochs
+one after the other, and shares them between processes.
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, in tokens.
+Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
+contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
+
+Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch,
+in tokens.
 """
 
 import bisect
@@ -32,62 +37,60 @@ class _Packing(NamedTuple):
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The pairs in an order in which neighbours have similar lengths, [N] int64; those of equal lengths stay in theirs.
-
-    Args:
-        source_lengths: [N] int lengths in tokens.
-        target_lengths: [N] int lengths in tokens.
-    """
+    """The pairs in an order in which neighbours have similar lengths, [N] int64. The order is stable."""
     # NumPy sorts numbers of 16 bits several times as fast.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay similar.
+    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay
+    # similar.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
 
-def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int) -> _Packing:
-    """Cuts the pairs, sorted by length, into the fewest batches that this order allows, about equally full.
-
-    Raises:
-        ValueError: If a pair is longer than a budget.
-    """
+def _pack(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
+) -> _Packing:
+    """Cuts the pairs, sorted by length, into the fewest batches of this order, about equally full."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
         ("target", target_lengths, target_tokens),
     ):
         if lengths.max() > budget:
             raise ValueError(
-                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence, but is"
-                f" {budget}."
+                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence,"
+                f" but is {budget}."
             )
     order = order_by_length(source_lengths, target_lengths)
     sources, targets = source_lengths[order], target_lengths[order]
     changes = np.flatnonzero((np.diff(sources) != 0) | (np.diff(targets) != 0)) + 1
     bucket_bounds = np.concatenate([[0], changes, [len(order)]])
     starts = bucket_bounds[:-1]
-    buckets = list(
-        zip(*(part.tolist() for part in (np.diff(bucket_bounds), sources[starts], targets[starts])), strict=True)
-    )
+    counts = np.diff(bucket_bounds).tolist()
+    buckets = list(zip(counts, sources[starts].tolist(), targets[starts].tolist(), strict=True))
     return _Packing(order, bucket_bounds, _evenly_full_bounds(buckets, source_tokens, target_tokens))
 
 
-def _evenly_full_bounds(buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int) -> np.ndarray:
-    """The bounds of the fewest batches within both budgets, cut by the smallest shares of the budgets that suffice.
+def _evenly_full_bounds(
+    buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
+) -> np.ndarray:
+    """The bounds of the fewest batches within both budgets, cut by the smallest shares that suffice.
 
-    Batches filled to the brim one after the other would leave a few pairs to the last one, which a step of the optimizer
-    takes for as much as a full one.
+    Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the
+    optimizer would give them the weight of a full batch.
     """
     whole = max(source_tokens, target_tokens)
-    longest_source, longest_target = (max(bucket[side] for bucket in buckets) for side in (1, 2))
+    longest_source = max(source_length for _, source_length, _ in buckets)
+    longest_target = max(target_length for _, _, target_length in buckets)
 
     def budgets(share: int) -> tuple[int, int]:
         # A budget holds the longest sentence.
-        return max(longest_source, source_tokens * share // whole), max(longest_target, target_tokens * share // whole)
+        return max(longest_source, source_tokens * share // whole), max(
+            longest_target, target_tokens * share // whole
+        )
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because one pair less
-        # in each batch may be too much.
+        # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because
+        # one pair less in each batch may be too much.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -104,7 +107,7 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fills batch after batch with length buckets: a number of pairs, their source length and their target length.
+    """Fills batch after batch with length buckets: number of pairs, their source length, their target length.
 
     The first `num_smaller` batches have `budgets` for source and target tokens, the others `larger_budgets`.
     """
@@ -117,16 +120,20 @@ def _batch_bounds(
             target_width = max(longest_target, target_length)
             capacity = min(source_tokens // source_width, target_tokens // target_width) - rows
             if capacity > 0 and count <= capacity:
-                longest_source, longest_target = source_width, target_width
-                rows, position, count = rows + count, position + count, 0
-                continue
+                longest_source = source_width
+                longest_target = target_width
+                rows += count
+                position += count
+                break
             # A bucket that fills an empty batch fills the next ones alike, as long as the budgets stay.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
             taken = max(capacity, 0)
             starts.append(position + taken * np.arange(1, full + 1))
-            position, count, number = position + full * taken, count - full * taken, number + full
+            position += full * taken
+            count -= full * taken
+            number += full
             rows = longest_source = longest_target = 0
             source_tokens, target_tokens = budgets if number < num_smaller else larger_budgets
     return np.concatenate([*starts, [position]])
@@ -135,9 +142,10 @@ def _batch_bounds(
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of pairs of similar lengths, each within a budget of source and of target tokens.
 
-    A budget counts positions, padding included: pairs of the batch times longest sentence. There are as few batches as the
-    budgets allow, about equally full. The lengths alone decide where batches begin, so every epoch has equally many. An
-    epoch permutes the pairs of each length bucket, then the batches. Evaluation has no seed, and nothing is permuted.
+    A budget counts positions, padding included: pairs of the batch times longest sentence. There are as few
+    batches as the budgets allow, about equally full. The lengths alone decide where batches begin, so every
+    epoch has equally many. An epoch permutes the pairs of each length bucket, then the batches. Evaluation
+    has no seed, and nothing is permuted.
     """
 
     def __init__(
@@ -158,24 +166,16 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             source_tokens: The budget of a batch for the source side, in tokens.
             target_tokens: The budget of a batch for the target side, in tokens.
             seed: It decides all permutations, together with the epoch; `None` for none.
-            pairs_of: The [N] pairs that take the places of these lengths in an epoch (see weights.py); `None` where pairs and
-                places are the same.
-
-        Raises:
-            ValueError: If a pair is longer than a budget.
+            pairs_of: A function from an epoch to its [N] pairs, which take the places of these lengths (see
+                `WeightedPairs` in endless.py); `None` if pairs and places are the same.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
         self._pairs_of = pairs_of
         self._epoch = 0
-        self._efficiency = _efficiency(self._packing, source_lengths, target_lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the permutations of an epoch.
-
-        Args:
-            epoch: The number of the epoch.
-        """
+        """Chooses the permutations of an epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -194,7 +194,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             yield order[batch_bounds[batch] : batch_bounds[batch + 1]].tolist()
 
 
-def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _permuted_within(
+    order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
     """A copy of [N] `order` in which every length bucket is permuted by itself."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
@@ -203,50 +205,10 @@ def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np
     return permuted
 
 
-class PaddingEfficiency(NamedTuple):
-    """The shares of the positions of all batches that hold a token, not padding."""
-
-    source: float
-    target: float
-    overall: float
-
-
-def _efficiency(packing: _Packing, source_lengths: np.ndarray, target_lengths: np.ndarray) -> PaddingEfficiency:
-    starts, rows = packing.batch_bounds[:-1], np.diff(packing.batch_bounds)
-    tokens = [int(lengths.sum()) for lengths in (source_lengths, target_lengths)]
-    positions = [
-        int((rows * np.maximum.reduceat(lengths[packing.order], starts)).sum())
-        for lengths in (source_lengths, target_lengths)
-    ]
-    return PaddingEfficiency(tokens[0] / positions[0], tokens[1] / positions[1], sum(tokens) / sum(positions))
-
-
-def padding_efficiency(sampler: TokenBudgetSampler) -> PaddingEfficiency:
-    """The shares of the positions that are tokens, over all batches of an epoch.
-
-    Args:
-        sampler: The sampler to judge.
-    """
-    return sampler._efficiency
-
-
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The pairs of a window as batches, from short to long.
-
-    Args:
-        source_lengths: [N] int lengths in tokens.
-        target_lengths: [N] int lengths in tokens.
-        source_tokens: The budget of a batch for the source side, in tokens.
-        target_tokens: The budget of a batch for the target side, in tokens.
-
-    Returns:
-        The numbers of the pairs of each batch, [B] int64.
-
-    Raises:
-        ValueError: If a pair is longer than a budget.
-    """
+    """The batches of a window, from short to long: the numbers of the pairs of each batch, [B] int64."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -254,10 +216,10 @@ def cut_into_batches(
 class PairCollator:
     """Pads the pairs of a batch into tensors, with BPE-dropout if there is any.
 
-    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the pair, so that a
-    resumed run sees the same batches and the number of workers does not matter. The epoch comes with each pair because
-    a loader that reads ahead may be in another one than the training. Dropout lengthens sentences: budgets count the
-    tokens before it.
+    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the
+    pair, so that a resumed run sees the same batches and the number of workers does not matter. The epoch
+    comes with each pair because a loader that reads ahead may be in another epoch than the training. Dropout
+    lengthens sentences: budgets count the tokens before dropout.
     """
 
     def __init__(
@@ -272,9 +234,11 @@ class PairCollator:
 
         Args:
             pad_token_id: The pad token of the source tokenizer, which fills `input_ids`.
-            bpe_dropout: The dropout of the source and of the target side, for pairs prepared with `keep_text`.
+            bpe_dropout: The dropout of the source and of the target side, for pairs prepared with
+                `keep_text`.
             seed: It decides the dropout, together with epoch and index of the pair.
-            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no limit.
+            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no
+                limit.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
@@ -282,14 +246,10 @@ class PairCollator:
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """The batch that the model takes.
+        """`input_ids` and `attention_mask` [B, S] int64, and `labels` [B, T] int64 with -100 for padding.
 
-        Args:
-            examples: [B] prepared pairs; for BPE-dropout with text and `index`, with the number of the `epoch`, and with that
-                of the `copy` where an epoch has a pair several times.
-
-        Returns:
-            `input_ids` and `attention_mask`, [B, S] int64, and `labels`, [B, T] int64 with -100 for padding.
+        The examples are [B] prepared pairs. For BPE-dropout they have text, `index`, `epoch`, and `copy` if
+        an epoch has a pair several times.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)
@@ -302,10 +262,8 @@ class PairCollator:
         copy = f" {example['copy']}" if example.get("copy") else ""
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source_dropout, target_dropout = self._bpe_dropout
-        source_ids, target_ids = (
-            source_dropout.encode(example["source"], rng),
-            target_dropout.encode(example["target"], rng),
-        )
+        source_ids = source_dropout.encode(example["source"], rng)
+        target_ids = target_dropout.encode(example["target"], rng)
         if self._max_length is not None and max(len(source_ids), len(target_ids)) > self._max_length:
             return example["input_ids"], example["labels"]
         return source_ids, target_ids
@@ -322,8 +280,8 @@ def cut_into_parts(batch: dict[str, Tensor], positions: int, *, are_texts: bool 
     Returns:
         The parts, in order; the batch itself where it is small enough.
     """
-    rows, length = len(batch["labels"]), max(batch["input_ids"].size(1), batch["labels"].size(1))
-    number = math.ceil(rows / max(1, positions // length))
+    length = max(batch["input_ids"].size(1), batch["labels"].size(1))
+    number = math.ceil(len(batch["labels"]) / max(1, positions // length))
     if number <= 1:
         return [batch]
     return [

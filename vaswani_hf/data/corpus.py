@@ -23,9 +23,9 @@ from ..settings.data import CorpusData, is_on_hub
 from .batching import PairCollator
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest
+from .endless import WeightedPairs
 from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
 from .reading import PairSource, is_commit, load_pairs
-from .weights import WeightedPairs
 
 SPLITS = ("train", "validation", "test")
 

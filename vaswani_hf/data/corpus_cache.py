@@ -1,11 +1,10 @@
-"""What is computed once for a corpus on disk and kept beside it, in the cache of `datasets`: its tokenizers, its digest."""
+"""The tokenizers and the digest of a corpus, made once and kept in the cache of `datasets`."""
 
 import contextlib
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,20 +17,9 @@ from ..checkpoint.manifest import damage, seal
 from ..checkpoint.tokenizers import save_tokenizers
 from ..settings.sections import AnyTokenizer
 from ..version import __version__
-from .columns import corpus_digest, kept_rows
-from .memory import return_free_memory
+from .columns import corpus_digest, kept_rows, return_free_memory
 from .preparation import CHARACTERS_PER_TOKEN
 from .reading import CACHE_REMEDY
-
-
-def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """The folder in which `datasets` keeps a dataset, and what is made of it; None if that is in memory or a stream.
-
-    Args:
-        pairs: The dataset.
-    """
-    files = getattr(pairs, "cache_files", [])
-    return Path(files[0]["filename"]).parent if files else None
 
 
 def write_tokenizers(
@@ -45,21 +33,15 @@ def write_tokenizers(
     """Write the tokenizers of a corpus into the folder of a run.
 
     They are trained only if no other run has trained them on these files. A stream, or pairs in memory, have no cache.
-
-    Args:
-        train_on: Gives the source and the target tokenizer for the next three arguments.
-        section: The section `tokenizer` of the recipe.
-        pairs: The columns `source` and `target`.
-        model_max_length: The length, in tokens, to which `truncation=True` cuts.
-        folder: The folder of the run's tokenizers.
-        **kind: Everything else that the tokenizers depend on. It becomes part of the name in the cache.
+    `train_on` gives the source and the target tokenizer for the next three arguments. `kind` is everything else that
+    the tokenizers depend on; it becomes part of the name in the cache.
     """
 
     def train(place: Path) -> None:
         save_tokenizers(*train_on(section, pairs, model_max_length), place)
         return_free_memory()
 
-    cache = cache_folder(pairs)
+    cache = _cache_folder(pairs)
     if cache is None:
         train(folder)
         return
@@ -71,16 +53,25 @@ def write_tokenizers(
         **kind,
     }
     kept = cache / f"tokenizers-{_key(pairs, options)}"
-    was_there = kept.is_dir()
     if damage(kept) is not None:
         if not os.access(cache, os.W_OK):
             train(folder)
             return
         with naming_the_folder(cache, CACHE_REMEDY):
-            if was_there:
-                # Not those that another run has made meanwhile.
-                shutil.rmtree(kept, ignore_errors=True)
-            _make_folder(kept, train)
+            # The folder is damaged, if it is there.
+            shutil.rmtree(kept, ignore_errors=True)
+            unfinished = cache / f"{kept.name}.{os.getpid()}"
+            try:
+                unfinished.mkdir()
+                train(unfinished)
+                seal(unfinished, {})
+                unfinished.rename(kept)
+            except OSError:
+                # Another run may have been faster. Its tokenizers are the same.
+                if not kept.is_dir():
+                    raise
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     # `copytree` would give the run's folder the mode of this one.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)
@@ -88,50 +79,28 @@ def write_tokenizers(
         shutil.copyfile(path, place)
 
 
-def _make_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder, which is there with all of its files and their hashes, or not at all.
-
-    Raises:
-        OSError: If the disk is full.
-    """
-    place = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    # The folder of `tempfile` is for nobody else, a cache may be for several users.
-    unfinished = place / "unfinished"
-    try:
-        unfinished.mkdir()
-        fill(unfinished)
-        seal(unfinished, {})
-        unfinished.rename(folder)
-    except OSError:
-        # Another run may have been faster.
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
 def kept_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of prepared pairs, computed once for their files.
-
-    Args:
-        pairs: The dataset of `prepare_pairs`.
-    """
-    cache = cache_folder(pairs)
+    """The `corpus_digest` of prepared pairs, computed once for their files."""
+    cache = _cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
-    try:
+    # The file may be missing or damaged.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads(path.read_text(encoding="utf-8"))
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
             return digest
-    except (OSError, ValueError, KeyError, TypeError):
-        # Not there, or damaged.
-        pass
     digest = corpus_digest(pairs)
+    # A cache that is full, or may only be read, costs time.
     with contextlib.suppress(OSError):
-        # A cache that is full, or may only be read, costs time.
         write_whole(path, json.dumps(digest))
     return digest
+
+
+def _cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
+    """The folder in which `datasets` keeps a dataset; None for a stream or pairs in memory."""
+    files = getattr(pairs, "cache_files", [])
+    return Path(files[0]["filename"]).parent if files else None
 
 
 def _key(pairs: Dataset, options: Any) -> str:

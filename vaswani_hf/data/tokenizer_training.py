@@ -33,9 +33,8 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from ..settings.sections import SMALLEST_VOCABULARY, AnyTokenizer
-from .memory import mapped_files
-from .preparation import has_too_many_characters
-from .word_encoding import begins_with_a_space
+from .columns import mapped_files
+from .preparation import begins_with_a_space, has_too_many_characters
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # A tag is found in the text as it is written and never split. With the spaces around it a tag separates two
-# texts, so that a word is encoded as it is without a tag (see word_encoding.py). A special token in a text is
+# texts, so that a word is encoded as it is without a tag (see `TextEncoder`). A special token in a text is
 # text, a tag is not.
 _OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}

@@ -33,8 +33,8 @@ from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import damage, facts_of
 from ..checkpoint.tokenizers import direction_tag
+from ..data.columns import keep_free_memory
 from ..data.corpus import Corpus
-from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.section import AnyTraining
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints

@@ -1,16 +1,15 @@
 """Texts are encoded word by word, each word once, into exactly the ids of the tokenizer."""
 
 import random
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from vaswani_hf.data import word_encoding
+from vaswani_hf.data import preparation
+from vaswani_hf.data.preparation import TextEncoder, serialized
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.word_encoding import TextEncoder, serialized
 
 WORDS = "abΣσ'sdré½²1_-.</s> 家 ̈ ¨ ﷺ ff \x1c \x85 \u00a0 \u3000 \t 's 3rd It's (no) 1,000".split(" ")
 CORPUS = ["the Lower Größe, naïve: Σας!", "ein ̈a ﷺ it's 家"] * 5
@@ -37,7 +36,7 @@ def expected(tokenizer, texts: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     # Words are forgotten on the way.
-    monkeypatch.setattr(word_encoding, "_REMEMBERED_WORDS", 300)
+    monkeypatch.setattr(preparation, "_REMEMBERED_WORDS", 300)
     tokenizer = train_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
     encoded = [
@@ -79,22 +78,6 @@ def test_a_word_is_encoded_once(monkeypatch):
         encoder(["the lower house", "the house  is low", "low house"] * 50)
     # A text with two spaces is left to the tokenizer.
     assert sorted(word for word in asked if "  " not in word) == ["house", "low", "lower", "the"]
-
-
-def test_an_interrupted_call_leaves_nothing_behind(monkeypatch):
-    tokenizer = train_tokenizer(CORPUS, 330)
-    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(300)
-
-    class Interrupted(array):
-        def append(self, number):
-            if len(self) == 40:
-                raise KeyboardInterrupt
-            super().append(number)
-
-    encoder._bounds = Interrupted("q", encoder._bounds)
-    with pytest.raises(KeyboardInterrupt):
-        encoder(sentences)
-    assert encoder(sentences).to_pylist() == expected(tokenizer, sentences)
 
 
 def test_threads_share_an_encoder():
