@@ -22,9 +22,9 @@ TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
 # A folder imports from lower floors only; what lies beside the folders, from all of them.
 FLOORS = {
     **{"version": 0, "processor": 0},
-    **{"model": 0, "optimization": 1, "recipe": 2, "checkpoint": 2, "data": 3, "translation": 4},
-    **{"evaluation": 5, "parsing": 5, "publish": 5, "convert": 5, "training": 6},
-    **{"translation_pipeline": 6, "__init__": 7, "reporting": 7, "cli": 8},
+    **{"model": 0, "settings": 1, "optimization": 2, "checkpoint": 3, "data": 4, "translation": 5},
+    **{"evaluation": 6, "parsing": 6, "tasks": 7, "recipe": 8, "publish": 9, "convert": 9, "training": 10},
+    **{"translation_pipeline": 10, "__init__": 11, "reporting": 11, "cli": 12},
 }
 
 

@@ -1,0 +1,1 @@
+"""The settings of a run: the class of all settings, and the sections of a recipe."""

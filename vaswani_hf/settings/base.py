@@ -1,0 +1,142 @@
+"""`Settings`, the class of all settings of a user, and the sentence that explains a wrong value.
+
+pydantic checks the type and the range of each field. The string beneath a field is its help.
+"""
+
+import difflib
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+# What a value must be, by the type of pydantic's error.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "none_required": "null",
+    "finite_number": "a finite number",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "literal_error": "{expected}",
+    "too_short": "a list of at least {min_length}",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+
+
+class Settings(BaseModel):
+    """A set of named values, which never change; `model_copy(update=...)` makes another set.
+
+    Values have the type of their field: text is no number, and true is no integer. An integer is accepted as a float.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                (nearest,) = difflib.get_close_matches(str(key), cls.model_fields, n=1, cutoff=0)
+                context = {"key": str(key), "value": values[key], "nearest": nearest}
+                raise PydanticCustomError("unknown_key", "unknown key", context)
+        return values
+
+    @classmethod
+    def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
+        """The settings with these values.
+
+        Args:
+            values (dict): Values by the name of the field.
+            prefix (str): Precedes the name of a field in messages, such as "--".
+
+        Returns:
+            Settings: Checked.
+
+        Raises:
+            ValueError: If a key is unknown or missing, or a value is not possible. The message is one sentence.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(sentence_of(error, prefix)) from None
+
+
+def sentence_of(error: ValidationError, prefix: str = "") -> str:
+    """The first fault of a set of values, in one sentence with the place, the value and what is expected.
+
+    Args:
+        error (ValidationError): An error of a class that is derived from `Settings`.
+        prefix (str): Precedes each place, such as "--" or "training.".
+
+    Returns:
+        str: Such as "`training.max_steps` must be greater than 0, but is -3."
+    """
+    errors = error.errors(include_url=False)
+    # A union has one error for each of its types. An error inside a list or a mapping says more than the other types.
+    start = _place_of(errors[0])
+    same = [
+        other
+        for other in errors
+        if _place_of(other) == start or _place_of(other).startswith((f"{start}[", f"{start}."))
+    ]
+    first = max(same, key=lambda other: (len(_place_of(other)), other["type"] == "unknown_key"))
+    context = first.get("ctx", {})
+    place = prefix + _place_of(first)
+    if first["type"] == "unknown_key":
+        section = f"{place}." if _place_of(first) else prefix
+        return (
+            f"`{section}{context['key']}` is not a key, but has the value {shown(context['value'])}; the nearest key is "
+            f"`{section}{context['nearest']}`."
+        )
+    if first["type"] == "missing":
+        return f"`{place}` must be given, but is missing."
+    if first["type"] == "value_error":
+        # A rule of a class of settings has written the sentence.
+        return str(context["error"])
+    types = [other for other in same if _place_of(other) == _place_of(first)]
+    expected = list(dict.fromkeys(_expected(other) for other in types))
+    value = first["input"]
+    # YAML 1.1 reads the words no, off, yes and on as false and true.
+    is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
+    remedy = "; put the word in quotes" if is_word else ""
+    return f"`{place}` must be {' or '.join(expected)}, but is {shown(value)}{remedy}."
+
+
+def shown(value: Any) -> str:
+    """A value as YAML writes it, for messages."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)
+
+
+def _expected(error: ErrorDetails) -> str:
+    words = _EXPECTED.get(error["type"])
+    return words.format(**error.get("ctx", {})) if words else error["msg"]
+
+
+def _place_of(error: ErrorDetails) -> str:
+    """The keys that lead to a value, without the names of a union's types, which pydantic inserts."""
+    place = ""
+    for part in error["loc"]:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif part in ("str", "int", "float", "bool", "none") or not part.isidentifier() or part[:1].isupper():
+            continue
+        else:
+            place += f".{part}" if place else part
+    return place
