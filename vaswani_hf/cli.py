@@ -160,7 +160,7 @@ def _parse(arguments: argparse.Namespace) -> None:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    from .checkpoint.decoding import SCORE_SETTINGS
+    from .model.options_vaswani import SCORE_SETTINGS
     from .translation.files import ScoringJob, score_files
 
     _generate_arguments(arguments)
@@ -221,8 +221,7 @@ def _precision(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _generate_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    from .checkpoint.decoding import DECODING_SETTINGS
-    from .model.generation_vaswani import validate_search_fields
+    from .model.options_vaswani import DECODING_SETTINGS, validate_search_fields
 
     given = {name: value for name in DECODING_SETTINGS if (value := getattr(arguments, name, None)) is not None}
     # Impossible ones are refused before a model is loaded, whose own settings may ask for sampling.

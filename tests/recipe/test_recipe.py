@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.checkpoint.decoding import DECODING_SETTINGS
 from vaswani_hf.model.configuration_vaswani import nearest_name
+from vaswani_hf.model.options_vaswani import DECODING_SETTINGS
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.checks import check_training

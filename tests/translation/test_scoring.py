@@ -129,7 +129,7 @@ def test_the_model_s_settings_are_left_alone(copier):
     ("settings", "message"),
     [
         ({"length_penalty_type": "google"}, '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
-        ({"length_penalty": "much"}, "`length_penalty` must be a number, but is 'much'."),
+        ({"length_penalty": "much"}, "`length_penalty` must be a finite number, but is 'much'."),
         ({"num_beams": 3}, "`score` takes no argument `num_beams`."),
     ],
 )

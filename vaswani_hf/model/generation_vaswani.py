@@ -16,7 +16,7 @@ Arguments of `generate` alone:
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +41,9 @@ from .beam_search_vaswani import (
     sample_candidates,
     top_candidates,
 )
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_int, is_number
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
+from .options_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -74,41 +75,6 @@ def checked_models(ensemble: Any) -> list[Any]:
 def is_filled(value: Any) -> bool:
     """True for a value that is neither None nor an empty list."""
     return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
-
-
-# Fields of ours, with the test and the words that follow "must be"; None is always possible.
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "length_penalty_type": (lambda value: value in ("gnmt", "power"), '"gnmt" or "power"'),
-    "max_length_a": (is_number, "a number of 0 or more (new tokens per source token)"),
-    "max_length_b": (lambda value: is_number(value) and value == int(value), "an integer of 0 or more (new tokens)"),
-    "coverage_penalty": (is_number, "a number of 0 or more"),
-}
-# Fields of transformers, which looks at them less closely or too late; the last three count where there is sampling only.
-_OTHER_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("num_beams", "num_return_sequences"), (lambda value: is_int(value, 1), "a positive integer")),
-    "length_penalty": (lambda value: is_number(value, -1e300), "a finite number"),
-    "temperature": (lambda value: is_number(value) and value > 0, "a number above 0"),
-    "top_k": (lambda value: isinstance(value, int) and is_number(value), "an integer of 0 or more"),
-    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
-}
-
-
-def validate_search_fields(config: Any) -> None:
-    """Check the fields of a generation config, or a dict, on which the search rests; fields that it lacks are not set.
-
-    Raises:
-        ValueError: If one has an impossible value.
-    """
-    ignored = () if _setting(config, "do_sample") else ("temperature", "top_k", "top_p")
-    for name, (is_possible, words) in (_FIELDS | _OTHER_FIELDS).items():
-        value = _setting(config, name)
-        if value is not None and name not in ignored and not is_possible(value):
-            raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
-
-
-def _setting(settings: Any, name: str) -> Any:
-    """The value in a dict or a config, None if there is none."""
-    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
@@ -204,7 +170,7 @@ class VaswaniGeneration(GenerationMixin):
     def save_pretrained(self, *args, **kwargs):
         """Save the model as transformers does, if its generation settings are possible."""
         validate_search_fields(self.generation_config)
-        if any(getattr(self.generation_config, name, None) is not None for name in _FIELDS):
+        if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
             # transformers reads no fields that it does not know from what it takes for a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
@@ -290,7 +256,7 @@ class VaswaniGeneration(GenerationMixin):
 
     def _settings(self, generation_config: Any, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
         """The settings of a call, complete, and the model's arguments."""
-        fields = {name: kwargs.pop(name) for name in _FIELDS if name in kwargs}
+        fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
             # Before transformers computes with them.
@@ -298,7 +264,7 @@ class VaswaniGeneration(GenerationMixin):
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # transformers has filled in its own defaults, which it would take for somebody's wish.
-            if all(_setting(settings, name) is None for settings in given):
+            if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
         config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty

@@ -7,7 +7,7 @@ generate. `vaswani_hf.translation.Translator` adds scores, alignments, constrain
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,8 @@ from transformers.utils import logging
 
 from .beam_search_vaswani import SentenceError
 from .configuration_vaswani import eos_token_ids
-from .generation_vaswani import FiniteLogits, VaswaniGeneration, checked_models, validate_search_fields
+from .generation_vaswani import FiniteLogits, VaswaniGeneration, checked_models
+from .options_vaswani import TranslationOptions
 
 logger = logging.get_logger(__name__)
 
@@ -32,54 +33,6 @@ _NO_LIMIT = 10**6
 # has a limit of its own for each sentence and takes no `max_new_tokens` from here.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-
-
-@dataclass(frozen=True)
-class TranslationOptions:
-    """The options of translating; their defaults are those of the pipeline, the command line and `Translator`."""
-
-    # Texts that are read and sorted by length before their translations are given.
-    window: int = 1000
-    # Source positions, padding included, and segments of a batch at most.
-    tokens_per_batch: int = 4096
-    batch_size: int | None = None
-    # These five are for `Translator`, which translates loops once more, long texts by sentences, and can "skip" bad lines.
-    split_sentences: bool = False
-    repetition_guard: bool = False
-    return_scores: bool = False
-    return_alignments: bool = False
-    on_error: str = "fail"
-    # The seed of sampling.
-    seed: int | None = None
-    # Settings of the source tokenizer, of the target tokenizer's `decode`, and of `generate`.
-    tokenize: dict[str, Any] = field(default_factory=dict)
-    decode: dict[str, Any] = field(default_factory=lambda: {"clean_up_tokenization_spaces": False})
-    generate: dict[str, Any] = field(default_factory=dict)
-    # A limit of the translation that is short for the longest source is worth a warning.
-    warn_of_limit: bool = False
-
-    @classmethod
-    def of(cls, **options: Any) -> "TranslationOptions":
-        """The options of a call; those that have no field go to `generate`.
-
-        Raises:
-            ValueError: If a size is not positive, the seed too large, or a setting of the search impossible.
-        """
-        for settings in (options, options.get("generation_config")):
-            validate_search_fields(settings)
-        names = {field.name for field in fields(cls)} - {"generate"}
-        own = {name: options.pop(name) for name in names & options.keys()}
-        for name in ("window", "tokens_per_batch", "batch_size"):
-            if own.get(name) is not None and own[name] < 1:
-                raise ValueError(f"`{name}` must be a positive integer, but is {own[name]}.")
-        if (seed := own.get("seed")) is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
-            raise ValueError(f"`seed` must be an integer from 0 to {2**32 - 1}, but is {seed!r}.")
-        return cls(**own, generate=options)
-
-    @property
-    def is_scored(self) -> bool:
-        """True if translations have scores."""
-        return self.return_scores or self.return_alignments
 
 
 @dataclass(frozen=True)

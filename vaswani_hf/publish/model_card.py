@@ -19,7 +19,6 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 from safetensors import safe_open
 
-from ..checkpoint.decoding import DECODING_SETTINGS
 from ..checkpoint.files import (
     CONFIG_FILE,
     CURVE_FILE,
@@ -29,6 +28,7 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.options_vaswani import DECODING_SETTINGS
 from ..recipe.licenses import RESEARCH_ONLY, check_license
 from ..recipe.published import bases, is_folder_of_base, last_part
 from ..recipe.schema import TEXT_TASKS, Recipe

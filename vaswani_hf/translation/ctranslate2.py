@@ -28,10 +28,10 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..checkpoint.decoding import DECODING_SETTINGS
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most, validate_search_fields
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
+from ..model.options_vaswani import DECODING_SETTINGS, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment, setting_of
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..checkpoint.decoding import SCORE_SETTINGS
 from ..model.beam_search_vaswani import coverage_score, length_penalty
-from ..model.generation_vaswani import validate_search_fields
+from ..model.options_vaswani import SCORE_SETTINGS, validate_search_fields
 from ..model.translator_vaswani import Hypothesis, setting_of
 from .alignment import align_words, shift_alignment, target_word_indices, to_pharaoh
 from .sentences import join_sentences

@@ -12,10 +12,10 @@ from typing import Any, Self
 import torch
 from transformers.utils import logging
 
-from ..checkpoint.decoding import SCORE_SETTINGS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, tags_of
 from ..data.lines import refuse_half_characters
+from ..model.options_vaswani import SCORE_SETTINGS
 from ..model.phrase_search_vaswani import contains, repeated_ngram
 from ..model.translator_vaswani import (
     TOKENIZING,
