@@ -1,12 +1,9 @@
 """Evaluation of language models on plain text: perplexity, and how many hidden tokens are found."""
 
-import json
 import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +17,6 @@ from ..data.language_modeling import text_collator, with_both_ends
 from ..data.lines import read_lines
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING
-from ..translation.output import standard_output
 from ..translation.translator import batches_by_length, checked_device
 from .evaluate import perplexity
 
@@ -106,55 +102,24 @@ def _batches(
         )
 
 
-@dataclass(frozen=True)
-class TextEvaluationJob:
-    """What `vaswani evaluate --text` is asked for.
-
-    Args:
-        model (str): A checkpoint folder, or user/name or user/name@revision on the Hub.
-        text (str): A file with texts, one per line.
-        json (bool): Print JSON.
-        device (str, optional): As in `Translator.from_pretrained`.
-        dtype (str, optional): What to compute in, such as "float32"; the checkpoint's by default.
-        tokens_per_batch (int): Positions of a batch, padding included.
-    """
-
-    model: str
-    text: str
-    json: bool = False
-    device: str | None = None
-    dtype: str | None = None
-    tokens_per_batch: int = 4096
-
-
-def evaluate_text_file(job: TextEvaluationJob) -> None:
-    """Scores a language model on a file of texts, and prints the scores.
-
-    Args:
-        job (TextEvaluationJob): The work.
-
-    Raises:
-        ValueError: If the file is missing or empty, or the model is no language model.
-    """
-    stdout = standard_output()
-    if not Path(job.text).is_file():
-        raise ValueError(f"`--text` must be an existing file, but is {job.text}.")
-    texts = list(read_lines(job.text))
+def evaluate_text_file(
+    name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
+) -> dict[str, Any]:
+    """The scores of a language model, by its name, on a file with texts, one per line; see `evaluate_texts`."""
+    texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
-        raise ValueError(f"{job.text} must hold texts, one a line, but is empty.")
-    folder = checkpoint_folder(job.model)
-    check_config(folder, job.model, tuple(KINDS))
-    tokenizer, of_target = load_tokenizers(folder, job.model)
+        raise ValueError(f"{path} must hold texts, one a line, but is empty.")
+    folder = checkpoint_folder(name)
+    check_config(folder, name, tuple(KINDS))
+    tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
         raise ValueError(
-            f"`model` must be a language model, but '{job.model}' is a parser; it is evaluated by `--trees`."
+            f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`."
         )
-    precision = {} if job.dtype is None else {"dtype": job.dtype}
-    place = checked_device(job.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = load_model(folder, job.model, LANGUAGE_MODELS, **precision).to(place)
-    results = evaluate_texts(model, tokenizer, texts, tokens_per_batch=job.tokens_per_batch)
-    text = json.dumps(results, indent=2) if job.json else scores_of_texts_as_text(results)
-    stdout.write(f"{text}\n".encode())
+    precision = {} if dtype is None else {"dtype": dtype}
+    place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(folder, name, LANGUAGE_MODELS, **precision).to(place)
+    return evaluate_texts(model, tokenizer, texts, tokens_per_batch=tokens_per_batch)
 
 
 def scores_of_texts_as_text(results: dict[str, Any]) -> str:

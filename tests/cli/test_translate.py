@@ -171,7 +171,7 @@ def test_long_texts_keep_their_lines(vaswani, copier_checkpoint):
 
 def test_streams_show_words_as_they_come(vaswani, copier_checkpoint, monkeypatch):
     shown = []
-    monkeypatch.setattr("vaswani_hf.translation.files._show", shown.append)
+    monkeypatch.setattr("vaswani_hf.cli.translate._show", shown.append)
     stdin = "die Straße nein\n\nja? Öl\n".encode()
     assert vaswani("translate", copier_checkpoint, "--stream", stdin=stdin)[0] == 0
     assert "".join(shown) == stdin.decode()
@@ -187,7 +187,7 @@ def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(vaswani, copier
     # Several processes translate windows of the size that one process has.
     sizes = []
     monkeypatch.setattr(
-        "vaswani_hf.translation.files.translate_in_processes",
+        "vaswani_hf.cli.lines.translate_in_processes",
         lambda load, requests, options, **given: sizes.append(options.window) or iter(()),
     )
     for seed in ([], ["--seed", "5"]):
@@ -322,7 +322,7 @@ def test_blank_lines_do_not_count_as_good(vaswani, copier_checkpoint):
 
 def test_streams_skip_bad_lines(vaswani, copier_checkpoint, monkeypatch):
     shown = []
-    monkeypatch.setattr("vaswani_hf.translation.files._show", shown.append)
+    monkeypatch.setattr("vaswani_hf.cli.translate._show", shown.append)
     argv = ("translate", copier_checkpoint, "--stream", "--on_error")
     code, _, errors = vaswani(*argv, "skip", stdin=b"ja?\n\xff\neins\n")
     assert code == 0 and "".join(shown) == "ja?\n\neins\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.translation.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.output import LineOutput, check_output, output_file
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class _Full:
 def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypatch):
     error = OSError(28, "No space left on device")
     monkeypatch.setattr(
-        "vaswani_hf.translation.output.LineOutput",
+        "vaswani_hf.cli.output.LineOutput",
         lambda file, name, remedy: LineOutput(_Full(error) if name == "new" else file, name, remedy),
     )
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")

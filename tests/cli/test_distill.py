@@ -14,7 +14,7 @@ import pytest
 from vaswani_hf.convert.export import export
 from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card
-from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import DataSection
 from vaswani_hf.training import train
@@ -208,7 +208,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(teacher, recipe, tm
 KILLED = """
 import os, signal, sys
 from vaswani_hf.cli import main
-from vaswani_hf.translation.output import LineOutput
+from vaswani_hf.cli.output import LineOutput
 write, calls = LineOutput.write, []
 def fatal(self, line):
     calls.append(line)
@@ -321,7 +321,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(vaswani
 
 
 def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, tmp_path, repo_id):
-    push_checkpoint(str(teacher), repo_id)
+    push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", tmp_path / "distilled.jsonl"]
     code, _, sentence = vaswani(*words, "--source_language", "fr")
     assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "take a recipe of its languages")
