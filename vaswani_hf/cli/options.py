@@ -20,10 +20,14 @@ from ..model.configuration_vaswani import nearest_name
 from ..model.options_vaswani import SearchSettings, TranslationOptions, type_of
 from ..settings.base import Settings
 
-# The names of the options of a translation and of its search.
-_TRANSLATION_NAMES = [
-    field.name for kind in (SearchSettings, TranslationOptions) for field in dataclasses.fields(kind)
-]
+# The options of a translation and of its search that the command line has.
+_DECLARED = {
+    field.name: field
+    for kind in (SearchSettings, TranslationOptions)
+    for field in dataclasses.fields(kind)
+    if field.metadata["command_line"]
+}
+_SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
 # The settings that scores depend on too, and the size of a batch.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
 # The options of a search for one translation of each sentence.
@@ -84,23 +88,21 @@ class _TranslationBase(Options):
 
     def translation_settings(self) -> dict[str, Any]:
         """The options of a translation that have a value, as arguments of `Translator.translate`."""
-        values = {name: getattr(self, name, None) for name in _TRANSLATION_NAMES}
+        values = {name: getattr(self, name, None) for name in _DECLARED}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def translation_options(*names: str) -> Any:
     """A class with the options of a translation: with those of these names, or with all that the command line has."""
     derived: dict[str, Any] = {}
-    for kind in (SearchSettings, TranslationOptions):
-        for field in dataclasses.fields(kind):
-            declared = field.metadata
-            if not declared["command_line"] or (names and field.name not in names):
-                continue
-            value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
-            # Settings of the search that are not given are the checkpoint's.
-            default = None if kind is SearchSettings else field.default
-            limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
-            derived[field.name] = (value_type | None, Field(default, description=declared["help"], **limits))
+    for name in names or _DECLARED:
+        field = _DECLARED[name]
+        declared = field.metadata
+        value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
+        # Settings of the search that are not given are the checkpoint's.
+        default = None if name in _SEARCH_NAMES else field.default
+        limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
+        derived[name] = (value_type | None, Field(default, description=declared["help"], **limits))
     return create_model("DerivedOptions", __base__=_TranslationBase, **derived)
 
 
