@@ -1,6 +1,6 @@
 """Writes docs/commands.md: all options of all commands, from the classes that the command line is made from.
 
-    python scripts/command_reference.py > docs/commands.md
+python scripts/command_reference.py > docs/commands.md
 """
 
 from typing import Any

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.cli import COMMANDS, main
-from vaswani_hf.cli.options import CommandParser, Options, add_options, normalised, positional
+from vaswani_hf.cli.options import CommandParser, Options, add_options, normalised, on_command_line
 from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions
 
 ROOT = Path(__file__).parents[2]
 
 
 class _Example(Options):
-    place: str = positional()
+    place: str = on_command_line(positional=True)
     """a place"""
     more_places: list[str] = []
     """more"""
@@ -67,10 +67,16 @@ def test_the_help_has_descriptions_and_defaults(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
+        (
+            ["translate", "m", "--foo"],
+            "vaswani translate: there is no option --foo; the nearest one is --format",
+        ),
         (["score", "m", "--source=x"], "vaswani score: the following arguments are required: --target"),
         (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
-        (["translate", "m", "--json=maybe"], "vaswani translate: argument --json: must be true or false, but is 'maybe'"),
+        (
+            ["translate", "m", "--json=maybe"],
+            "vaswani translate: argument --json: must be true or false, but is 'maybe'",
+        ),
     ],
 )
 def test_words_that_fit_no_option_end_with_a_sentence_and_the_way_to_the_help(capsys, words, message):
@@ -92,12 +98,27 @@ def test_a_word_that_is_no_command_is_answered_by_all_commands(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["plan", "r.yaml", "--hardware", "P100", "--tokens_per_second", "3"], "`--hardware` and `--tokens_per_second` "),
-        (["average", "a", "b", "--last", "2", "--output", "c"], "`--last` and `--best` choose from one run, but 2 "),
-        (["average", "a", "--output", "c"], "`checkpoints` must be two or more, or one run with `--last` or `--best`"),
-        (["average", "a", "--metric", "bleu", "--output", "c"], "`--metric bleu` is for `--best`, which is not given"),
+        (
+            ["plan", "r.yaml", "--hardware", "P100", "--tokens_per_second", "3"],
+            "`--hardware` and `--tokens_per_second` ",
+        ),
+        (
+            ["average", "a", "b", "--last", "2", "--output", "c"],
+            "`--last` and `--best` choose from one run, but 2 ",
+        ),
+        (
+            ["average", "a", "--output", "c"],
+            "`checkpoints` must be two or more, or one run with `--last` or `--best`",
+        ),
+        (
+            ["average", "a", "--metric", "bleu", "--output", "c"],
+            "`--metric bleu` is for `--best`, which is not given",
+        ),
         (["translate", "m", "--num_beams", "two"], "`--num_beams` must be an integer, but is 'two'."),
-        (["translate", "m", "--dtype", "int4"], "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is "),
+        (
+            ["translate", "m", "--dtype", "int4"],
+            "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
+        ),
     ],
 )
 def test_impossible_values_are_one_sentence(vaswani, words, sentence):
@@ -128,6 +149,8 @@ def test_the_page_of_all_options_is_up_to_date():
 
 
 def test_the_command_line_imports_no_library_that_only_a_command_needs():
-    code = "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
+    code = (
+        "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == ""

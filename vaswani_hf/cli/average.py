@@ -6,13 +6,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from .options import Options, positional
+from .options import Options, on_command_line
 
 
 class AverageOptions(Options):
     """The options of `vaswani average`."""
 
-    checkpoints: list[str] = positional()
+    checkpoints: list[str] = on_command_line(positional=True)
     """checkpoints of one model; or a run, with --last or --best"""
     output: str
     """a folder that is new or empty"""

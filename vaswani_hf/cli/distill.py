@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import model_validator
 
 from ..checkpoint.files import recipe_file
@@ -26,10 +25,10 @@ from ..model.translator_vaswani import Request, TranslationOptions
 from ..translation.ctranslate2_files import CTranslate2Files
 from ..translation.scoring import Translation
 from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
-from .options import SEARCH, EngineOptions, RecipeOptions, translation_options, with_metavar
+from .options import SEARCH, EngineOptions, RecipeOptions, on_command_line, translation_options
 from .output import check_output, output_file
 
-_SearchFields: Any = translation_options(*SEARCH, "num_return_sequences", "on_error")
+_SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
 # The first line of an output begins with these bytes.
 _BEGINNING = b'{"distillation": '
 
@@ -37,7 +36,7 @@ _BEGINNING = b'{"distillation": '
 class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
-    teacher: list[str] = with_metavar("MODEL")
+    teacher: list[str] = on_command_line(metavar="MODEL")
     """a checkpoint (as for translate), or several of one vocabulary, whose probabilities are averaged"""
     output: str
     """a new file of JSON lines (.jsonl), for --train_pairs"""
@@ -132,14 +131,13 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
 
 
 def _check_inputs(options: DistillOptions, data: Any) -> None:
-    """Refuse an output that is one of the training files."""
+    """Refuse an output that is one of the training files, or that their pattern matches."""
     for name in ("train_source", "train_target", "train_pairs"):
         for path in data.listed(name):
-            if fnmatch.fnmatch(os.path.abspath(options.output), os.path.abspath(path)):
+            if fnmatch.fnmatch(os.path.realpath(options.output), os.path.realpath(path)):
                 raise ValueError(
                     f"`--output` must be another file than `--{name}`, but {options.output} is one of {path}."
                 )
-            check_output(options.output, {f"--{name}": path}, resume=options.resume)
 
 
 def _prefix_of(options: DistillOptions, languages: tuple[str, str]) -> str:
@@ -154,25 +152,25 @@ def _prefix_of(options: DistillOptions, languages: tuple[str, str]) -> str:
 
 
 def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    folder = Path(teacher)
+    from ..recipe.loading import readable_record
+
     if engine == "ctranslate2":
+        folder = Path(teacher)
         CTranslate2Files.read(folder)
     else:
         folder = checkpoint_folder(teacher, option="--teacher")
-    path = recipe_file(folder)
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))["data"] if path else {}
-        recorded = (data["source_language"], data["target_language"])
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+    record = readable_record(recipe_file(folder))
+    if record is None:
         print(
             f"'{teacher}' has no record of its languages, which are not compared with the recipe's",
             file=sys.stderr,
         )
         return ""
+    recorded = (record.data.source_language, record.data.target_language)
     if recorded == languages:
         return ""
     is_reverse = recorded == languages[::-1]
-    if is_reverse and data.get("both_directions"):
+    if is_reverse and record.data.both_directions:
         return f"{direction_tag(recorded[0])} "
     remedy = (
         "turn the languages and the files of the recipe round"

@@ -18,33 +18,24 @@ from ..checkpoint.hub import HubError
 from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
-from .options import (
-    SEARCH,
-    ComputingOptions,
-    DeviceOptions,
-    Options,
-    named,
-    positional,
-    translation_options,
-    with_metavar,
-)
+from .options import SEARCH, ComputingOptions, DeviceOptions, Options, on_command_line, translation_options
 from .output import LineOutput, check_output, output_file, standard_output
 
 _REMEDY = "free space and run it again with another name"
 # Options that finished translations and trees are scored without. The size of a batch changes no score.
-_OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "device")
-_SearchFields: Any = translation_options(*SEARCH)
-_TreeSearchFields: Any = translation_options(*(name for name in SEARCH if name != "repetition_guard"))
+_OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
+_SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
+_TreeSearchFields: Any = translation_options(*SEARCH)
 _BatchFields: Any = translation_options("tokens_per_batch")
 
 
 class _SystemOptions(Options):
     # A comparison can name all its systems itself.
-    model: str | None = positional(None)
+    model: str | None = on_command_line(None, positional=True)
     """a checkpoint folder or a repository on the Hub, or a file of finished translations or trees"""
     revision: str | None = None
     """a branch, tag or commit of the repository, or refs/pr/N; main by default"""
-    as_json: bool = named("json", False)
+    as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
     @property
@@ -120,7 +111,7 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
     """sentences, one per line (plain or .gz)"""
     reference: str
     """their translations, line by line (plain or .gz)"""
-    compare: list[str] = with_metavar("SYSTEM", [])
+    compare: list[str] = on_command_line([], metavar="SYSTEM")
     """compare these with MODEL, or with the first of them: checkpoints (folders, user/name or user/name@revision) or
     files of translations, one per line; significance by sacrebleu, scores by source length"""
     picture: str | None = None
@@ -131,7 +122,7 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
     """compare without case"""
     split_compounds: bool = False
     """split words at hyphens, for BLEU as published for WMT 2014 English-German, which is not sacreBLEU's"""
-    comet: str | None = with_metavar("MODEL", None)
+    comet: str | None = on_command_line(None, metavar="MODEL")
     """score by comet-score too, such as Unbabel/wmt22-comet-da"""
     output: str | None = None
     """a file for the translations or trees of one model"""
@@ -319,8 +310,8 @@ def _evaluate_trees(options: TreeEvaluation) -> None:
 
 def _evaluate_translations(options: TranslationEvaluation) -> None:
     """Score the translations of one system, or compare several."""
-    from ..evaluation.bleu import check_tokenizer
-    from ..evaluation.comparison import check_comparable, comparison_as_text
+    from ..evaluation.bleu import check_tokenizer, score_translations
+    from ..evaluation.comparison import check_comparable, compare_systems, comparison_as_text
     from ..evaluation.comparison_picture import comparison_picture
 
     stdout = standard_output()
@@ -330,15 +321,14 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
     sources, references = _test_set(options)
     if options.compare:
         check_comparable(len(sources))
-    finished = {
-        name: _read_translations(name, options.source, len(sources))
-        for name in options.systems
-        if _is_file(name)
+    systems = options.systems
+    translations = {
+        name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)
     }
-    for name in options.systems if options.compare else []:
-        if name not in finished:
-            _check_checkpoint(name)
-    if options.comet is not None and len(finished) < len(options.systems):
+    missing = [name for name in systems if name not in translations]
+    for name in missing if options.compare else []:
+        _check_checkpoint(name)
+    if options.comet is not None and missing:
         # Fail before hours of translating if the model of COMET is not available.
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
@@ -348,19 +338,53 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
             if options.picture
             else None
         )
-        evaluated = _compare if options.compare else _evaluate_one
-        scores, translations, failure = evaluated(options, sources, references, finished)
+        if missing and not options.compare:
+            scores = _evaluate_model(options, sources, references)
+            translations[systems[0]] = scores.pop("translations")
+        else:
+            for name in missing:
+                # One model at a time is in memory.
+                translations[name] = _translate(options, name, sources)
+            scores = {}
+        translations = {name: translations[name] for name in systems}
+        # COMET may fail, which costs no other score.
+        comet, failure = _comet(options, translations, sources, references)
+        if options.compare:
+            scores = compare_systems(translations, sources, references, comet, **options.scoring)
+        elif not missing:
+            scores = score_translations(translations[systems[0]], references, **options.scoring)
+            scores["sentences"] = len(sources)
+        if comet is not None:
+            scores |= {} if options.compare else {"comet": statistics.fmean(comet[systems[0]])}
+            scores["comet_model"] = options.comet
         try:
             # A full disk costs no scores.
             options.print_scores(scores, comparison_as_text if options.compare else scores_as_text, stdout)
         finally:
             if output is not None:
-                lines = translations[options.systems[0]]
-                output.write("".join(f"{line}\n" for line in lines).encode(errors="replace"))
+                lines = "".join(f"{line}\n" for line in translations[systems[0]])
+                output.write(lines.encode(errors="replace"))
             if picture is not None:
                 picture.write(comparison_picture(scores))
     if failure is not None:
         raise failure
+
+
+def _evaluate_model(
+    options: TranslationEvaluation, sources: list[str], references: list[str]
+) -> dict[str, Any]:
+    from ..evaluation.evaluate import evaluate
+
+    settings = options.precision | options.scoring | options.translation_settings()
+    return evaluate(options.model_name, sources, references, device=options.device, **settings)
+
+
+def _translate(options: TranslationEvaluation, name: str, sources: list[str]) -> list[str]:
+    from ..evaluation.evaluate import translate_test_set
+    from ..translation.translator import Translator
+
+    translator = Translator.from_pretrained(name, options.device, **options.precision)
+    return translate_test_set(translator, sources, name, **options.translation_settings())
 
 
 def _is_file(system: str) -> bool:
@@ -400,54 +424,6 @@ def _check_checkpoint(name: str) -> None:
         check_config(checkpoint_folder(name), name)
     except (ValueError, HubError) as error:
         raise ValueError(f"'{name}' is no file of translations; as a checkpoint: {error}") from error
-
-
-# The scores, the translations of each system, and the error of COMET, which costs no other score.
-_Evaluated = tuple[dict[str, Any], dict[str, list[str]], CometError | None]
-_Finished = dict[str, list[str]]
-
-
-def _evaluate_one(
-    options: TranslationEvaluation, sources: list[str], references: list[str], finished: _Finished
-) -> _Evaluated:
-    from ..evaluation.bleu import score_translations
-    from ..evaluation.evaluate import evaluate
-
-    (name,) = options.systems
-    if name in finished:
-        scores: dict[str, Any] = score_translations(finished[name], references, **options.scoring)
-        scores["sentences"] = len(sources)
-        systems = {name: finished[name]}
-    else:
-        settings = options.precision | options.scoring | options.translation_settings()
-        scores = evaluate(name, sources, references, device=options.device, **settings)
-        systems = {name: scores.pop("translations")}
-    comet, failure = _comet(options, systems, sources, references)
-    if comet is not None:
-        scores |= {"comet": statistics.fmean(comet[name]), "comet_model": options.comet}
-    return scores, systems, failure
-
-
-def _compare(
-    options: TranslationEvaluation, sources: list[str], references: list[str], finished: _Finished
-) -> _Evaluated:
-    from ..evaluation.comparison import compare_systems
-    from ..evaluation.evaluate import translate_test_set
-    from ..translation.translator import Translator
-
-    systems: dict[str, list[str]] = {}
-    for name in options.systems:
-        # One model at a time is in memory.
-        if name in finished:
-            systems[name] = finished[name]
-            continue
-        translator = Translator.from_pretrained(name, options.device, **options.precision)
-        systems[name] = translate_test_set(translator, sources, name, **options.translation_settings())
-    comet, failure = _comet(options, systems, sources, references)
-    scores = compare_systems(systems, sources, references, comet, **options.scoring)
-    if comet is not None:
-        scores["comet_model"] = options.comet
-    return scores, systems, failure
 
 
 def _comet(

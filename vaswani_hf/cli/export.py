@@ -1,12 +1,12 @@
 """`vaswani export`."""
 
-from .options import ModelOptions, positional
+from .options import ModelOptions, on_command_line
 
 
 class ExportOptions(ModelOptions):
     """The options of `vaswani export`."""
 
-    output: str = positional()
+    output: str = on_command_line(positional=True)
     """a folder that is new or empty"""
     format: str
     """the name of a format, such as marian; a wrong name is answered by all names"""

@@ -31,15 +31,7 @@ _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
 # The settings that scores depend on too, and the size of a batch.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
 # The options of a search for one translation of each sentence.
-SEARCH = (
-    *SCORING,
-    "num_beams",
-    "max_new_tokens",
-    "max_length_a",
-    "max_length_b",
-    "no_repeat_ngram_size",
-    "repetition_guard",
-)
+SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
 
 
 class Options(Settings):
@@ -60,19 +52,12 @@ class Options(Settings):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-def positional(default: Any = ..., metavar: str | None = None) -> Any:
-    """A field that has a place on the command line and no name there."""
-    return Field(default, json_schema_extra={"positional": True, "metavar": metavar})
+def on_command_line(default: Any = ..., **extra: Any) -> Any:
+    """A field with a place and no name (`positional`), with a word for its value (`metavar`), or with another name.
 
-
-def named(option: str, default: Any) -> Any:
-    """A field whose option has another name, because the name is an attribute of pydantic's models."""
-    return Field(default, json_schema_extra={"option": option})
-
-
-def with_metavar(metavar: str, default: Any = ...) -> Any:
-    """A field that the help shows with this word for its value."""
-    return Field(default, json_schema_extra={"metavar": metavar})
+    The name is that of `option` if the name of the field would hide an attribute of pydantic's models.
+    """
+    return Field(default, json_schema_extra=extra)
 
 
 class _TranslationBase(Options):
@@ -109,7 +94,7 @@ def translation_options(*names: str) -> Any:
 class ModelOptions(Options):
     """The model of a command."""
 
-    model: str = positional()
+    model: str = on_command_line(positional=True)
     """a checkpoint folder or a repository on the Hub"""
     revision: str | None = None
     """a branch, tag or commit of the repository, or refs/pr/N; main by default"""
@@ -182,7 +167,7 @@ class EngineOptions(WorkerOptions):
 class EnsembleOptions(ModelOptions):
     """A model, or several whose probabilities are averaged."""
 
-    ensemble: list[str] = with_metavar("MODEL", [])
+    ensemble: list[str] = on_command_line([], metavar="MODEL")
     """more checkpoints of the same vocabulary (folders, user/name or user/name@revision), whose probabilities are
     averaged with the first one's"""
 
@@ -190,9 +175,9 @@ class EnsembleOptions(ModelOptions):
 class RecipeOptions(Options):
     """A recipe, and keys that replace its own."""
 
-    recipe: str = positional()
+    recipe: str = on_command_line(positional=True)
     """a YAML file, such as configuration/numbers.yaml"""
-    overrides: list[str] = Field([], json_schema_extra={"hidden": True})
+    overrides: list[str] = on_command_line([], hidden=True)
     """`--key value` for any other key of the recipe"""
 
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import RecipeOptions, named
+from .options import RecipeOptions, on_command_line
 
 
 class PlanOptions(RecipeOptions):
@@ -17,7 +17,7 @@ class PlanOptions(RecipeOptions):
     """hours at a measured rate: target tokens per second, as a run shows them"""
     mean_length: int | None = Field(None, ge=1)
     """the mean length of a sentence to assume (32 tokens)"""
-    as_json: bool = named("json", False)
+    as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
     @model_validator(mode="after")

@@ -1,14 +1,14 @@
 """`vaswani push`."""
 
-from .options import Options, positional
+from .options import Options, on_command_line
 
 
 class PushOptions(Options):
     """The options of `vaswani push`."""
 
-    checkpoint: str = positional()
+    checkpoint: str = on_command_line(positional=True)
     """a checkpoint folder"""
-    repository: str = positional()
+    repository: str = on_command_line(positional=True)
     """user/name; made if there is none"""
     private: bool = False
     """make the repository as a private one"""

@@ -10,7 +10,7 @@ from ..data.lines import decoded, read_raw_lines
 from ..translation.bad_lines import BadLine, attempted
 from ..translation.scoring import Translation
 from .lines import count_lines, naming_bad_lines, translation_as_json, with_progress
-from .options import SCORING, ComputingOptions, EnsembleOptions, named, translation_options
+from .options import SCORING, ComputingOptions, EnsembleOptions, on_command_line, translation_options
 from .output import check_output, standard_output
 
 _ScoringFields: Any = translation_options(*SCORING, "on_error")
@@ -23,7 +23,7 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     """sentences, one per line (plain or .gz)"""
     target: str
     """their translations, line by line (plain or .gz)"""
-    as_json: bool = named("json", False)
+    as_json: bool = on_command_line(False, option="json")
     """print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed log-probability,
     the score (with length penalty and coverage), the log-probabilities of the tokens"""
 

@@ -23,7 +23,7 @@ from .lines import (
     translations_from,
     with_progress,
 )
-from .options import EngineOptions, EnsembleOptions, WorkerOptions, named, translation_options
+from .options import EngineOptions, EnsembleOptions, WorkerOptions, on_command_line, translation_options
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
@@ -41,7 +41,7 @@ class TextOptions(WorkerOptions, EnsembleOptions):
     """a new file in place of standard output"""
     resume: bool = False
     """go on where an --output that exists breaks off"""
-    as_json: bool = named("json", False)
+    as_json: bool = on_command_line(False, option="json")
     """print JSON lines, with score, tokens, words, confidences and word alignment"""
 
     @model_validator(mode="after")
