@@ -198,8 +198,8 @@ def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_
 
 def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, recipe, tmp_path):
     output = tmp_path / "distilled.jsonl"
-    words = ["distill", recipe, "--numbers_train_size", 11, "--num_return_sequences", 2, "--device", "cpu"]
-    words += ["--teacher", teacher, "--output", output]
+    words = ["distill", recipe, "--num_return_sequences", 2, "--device", "cpu", "--teacher", teacher, "--output", output]
+    fewer, words = [*words, "--resume", "--numbers_train_size", 3], [*words, "--numbers_train_size", 11]
     assert vaswani(*words)[0] == 0
     whole = output.read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)]
@@ -209,7 +209,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         output.write_bytes(whole[:size])
         assert vaswani(*words, "--resume")[0] == 0
         assert output.read_bytes() == whole, size
-    code, _, sentence = vaswani(*words, "--resume", "--numbers_train_size", 3)
+    code, _, sentence = vaswani(*fewer)
     assert code == 1 and output.read_bytes() == whole
     assert sentence == (
         f"{output} must not have more training pairs than the recipe to be continued, but has 11; give another name."
