@@ -141,9 +141,7 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     pairs = tmp_path / "train.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in lines))
     output, given = tmp_path / "distilled.jsonl", ["--corpus", "null", "--train_pairs", pairs]
-    code, out, _ = vaswani(
-        "distill", recipe, *given, "--teacher", teacher, "--output", output, "--keep_references"
-    )
+    code, out, _ = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", output, "--keep_references")
     assert (
         code == 0
         and "from 4 sentences" in out
@@ -153,9 +151,7 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     assert read_back(recipe, output) == [("seven", seven), ("two", two), ("two", "zwei")]
     # With nothing else there is no file.
     pairs.write_text(json.dumps({"translation": {"en": " ", "de": "zwei"}}) + "\n")
-    code, _, sentence = vaswani(
-        "distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl"
-    )
+    code, _, sentence = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl")
     assert code == 1 and "only empty translations for the" in sentence
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -179,9 +175,7 @@ def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_
     words = [str(word) for word in (*words, "--output", output, "--on_error", "skip", "--keep_references")]
     assert main([*words, "--num_return_sequences", "40"]) == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(
-        "vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence
-    )
+    assert re.match("vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence)
     assert not output.exists()
     search = PyTorchBackend.search
 
@@ -198,7 +192,18 @@ def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_
 
 def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, recipe, tmp_path):
     output = tmp_path / "distilled.jsonl"
-    words = ["distill", recipe, "--num_return_sequences", 2, "--device", "cpu", "--teacher", teacher, "--output", output]
+    words = [
+        "distill",
+        recipe,
+        "--num_return_sequences",
+        2,
+        "--device",
+        "cpu",
+        "--teacher",
+        teacher,
+        "--output",
+        output,
+    ]
     fewer, words = [*words, "--resume", "--numbers_train_size", 3], [*words, "--numbers_train_size", 11]
     assert vaswani(*words)[0] == 0
     whole = output.read_bytes()
@@ -275,9 +280,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
     ],
 )
 @pytest.mark.parametrize("place", [".", "checkpoint-80"])
-def test_a_teacher_of_other_languages_is_refused(
-    vaswani, teacher, recipe, tmp_path, languages, remedy, place
-):
+def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, tmp_path, languages, remedy, place):
     given = ["--source_language", languages[0], "--target_language", languages[1]]
     output = tmp_path / "distilled.jsonl"
     code, _, sentence = vaswani("distill", recipe, "--teacher", teacher / place, "--output", output, *given)
@@ -298,9 +301,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(vaswani
     sources, translator = [de for _, de in corpus(recipe)], Translator.from_pretrained(str(both), "cpu")
     found = [row["translation"] for row in rows_of(output)]
     assert [row["de"] for row in found] == sources
-    assert [row["en"] for row in found] == list(
-        translator.translate(f">>en<< {source}" for source in sources)
-    )
+    assert [row["en"] for row in found] == list(translator.translate(f">>en<< {source}" for source in sources))
     assert [row["en"] for row in found] != list(translator.translate(sources))
     code, _, sentence = vaswani(
         "distill", recipe, "--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *turned
@@ -433,9 +434,7 @@ def test_the_recipe_of_the_student():
 
 
 def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch, few_numbers):
-    section = (
-        (ROOT / "README.md").read_text(encoding="utf-8").split("## Distil a model\n")[1].split("\n## ")[0]
-    )
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Distil a model\n")[1].split("\n## ")[0]
     block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0].replace("\\\n", " ")
     commands = [shlex.split(line.strip().removeprefix(".venv/bin/vaswani")) for line in block.splitlines()]
     assert [command[0] for command in commands].count("distill") >= 3 and commands[-1][0] == "train"

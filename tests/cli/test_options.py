@@ -149,8 +149,6 @@ def test_the_page_of_all_options_is_up_to_date():
 
 
 def test_the_command_line_imports_no_library_that_only_a_command_needs():
-    code = (
-        "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
-    )
+    code = "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == ""

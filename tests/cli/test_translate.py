@@ -172,10 +172,7 @@ def test_search_options_reach_the_search(command, copier_checkpoint, copier, mon
 def test_long_texts_keep_their_lines(command, copier_checkpoint):
     text = "eins zwei, drei! ja? nein\n\n  der Hund größer."
     assert command("translate", copier_checkpoint, "--text", text, "--split_sentences")[1] == text + "\n"
-    assert (
-        command("translate", copier_checkpoint, "--text", text, "--split_sentences", "--stream")[1]
-        == text + "\n"
-    )
+    assert command("translate", copier_checkpoint, "--text", text, "--split_sentences", "--stream")[1] == text + "\n"
 
 
 def test_streams_show_words_as_they_come(command, copier_checkpoint, monkeypatch):
@@ -289,9 +286,7 @@ def test_bad_lines_are_skipped_named_and_counted(command, copier_checkpoint, tmp
     ]
     records = [json.loads(line) for line in command(*argv, "--json", stdin=BAD)[1].splitlines()]
     assert [("error" in record) for record in records] == [False, True, True, False, True, False]
-    assert records[1]["text"] == "" and records[1]["error"].startswith(
-        "Line 2 of standard input must hold text"
-    )
+    assert records[1]["text"] == "" and records[1]["error"].startswith("Line 2 of standard input must hold text")
     # A run that broke off skips the same.
     output = tmp_path / "out"
     output.write_text("ja?\n\n", encoding="utf-8")
@@ -339,9 +334,7 @@ def test_a_setting_that_nothing_can_be_translated_with_ends_the_work(command, co
     assert "`num_return_sequences`" in last
 
 
-def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(
-    command, copier_checkpoint, monkeypatch
-):
+def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(command, copier_checkpoint, monkeypatch):
     argv = ("translate", copier_checkpoint, "--on_error", "skip")
     for options in ([], ["--stream"]):
         code, out, errors = command(*argv, *options, stdin=b"\xff\n\n\xfe\n")
@@ -381,9 +374,7 @@ def test_bad_pairs_are_skipped_too(command, copier_checkpoint, copier, tmp_path)
     assert code == 0 and [bool(line) for line in out.split("\n")] == [True, False, False, False]
     assert "vaswani: 2 of 3 lines were skipped" in errors
     records = [json.loads(line) for line in command(*argv, "--on_error", "skip", "--json")[1].splitlines()]
-    assert records[0]["tokens"] and records[2]["error"].endswith(
-        "target must be UTF-8 text, but line 3 is not."
-    )
+    assert records[0]["tokens"] and records[2]["error"].endswith("target must be UTF-8 text, but line 3 is not.")
 
 
 def test_scores(command, copier_checkpoint, copier, source, tmp_path):
@@ -401,17 +392,14 @@ def test_scores(command, copier_checkpoint, copier, source, tmp_path):
     ]
     code, out, errors = command("score", copier_checkpoint, *options)
     assert code == 0 and re.search(SPEED.format(10), errors)
-    expected = list(
-        copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True)
-    )
+    expected = list(copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True))
     for line, translation in zip(out.strip("\n").split("\n"), expected, strict=True):
         log_prob, score, tokens = line.split("\t")
         assert float(log_prob) == pytest.approx(translation.log_prob, abs=1e-4)
         assert float(score) == pytest.approx(translation.score, abs=1e-4)
         assert list(map(float, tokens.split())) == pytest.approx(translation.token_log_probs, abs=1e-4)
     records = [
-        json.loads(line)
-        for line in command("score", copier_checkpoint, *options, "--json")[1].strip().split("\n")
+        json.loads(line) for line in command("score", copier_checkpoint, *options, "--json")[1].strip().split("\n")
     ]
     assert [record["alignment"] for record in records] == [translation.alignment for translation in expected]
     assert [record["tokens"] for record in records] == [translation.tokens for translation in expected]
@@ -419,9 +407,7 @@ def test_scores(command, copier_checkpoint, copier, source, tmp_path):
 
 def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path):
     (tmp_path / "target").write_text("a\n")
-    code, out, errors = command(
-        "score", copier_checkpoint, "--source", source, "--target", str(tmp_path / "target")
-    )
+    code, out, errors = command("score", copier_checkpoint, "--source", source, "--target", str(tmp_path / "target"))
     assert (code, out) == (1, "")
     expected = f"{source} and {tmp_path / 'target'} must have equally many lines, but have 10 and 1."
     assert errors.strip() == f"vaswani: {expected}"
@@ -483,9 +469,7 @@ def test_a_mistake_is_one_sentence_before_the_model_is_loaded(command, argv, mes
 
 def test_an_unknown_device_is_named(capsys, copier_checkpoint):
     assert main(["translate", copier_checkpoint, "--text", "a", "--device", "tpu9"]) == 1
-    assert (
-        "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'." in capsys.readouterr().err
-    )
+    assert "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'." in capsys.readouterr().err
     assert main(["translate", copier_checkpoint, "--text", "a", "--device", "cuda", "--workers", "2"]) == 1
     assert "`--workers` is for the CPU; with more than one leave out `--device`" in capsys.readouterr().err
 
@@ -672,7 +656,5 @@ def test_what_is_there_already_is_never_cut_off(command, copier_checkpoint, tmp_
         )
         assert code == 1 and message in errors
         assert longer.read_text() == content
-    code, _, errors = command(
-        "translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume"
-    )
+    code, _, errors = command("translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume")
     assert (code, errors) == (1, "vaswani: `--resume` continues a file and must come without `--text`.\n")

@@ -40,19 +40,13 @@ COMMANDS = {
         evaluate.EvaluateOptions,
         evaluate.run,
     ),
-    "translate": Command(
-        "translate standard input, a file or --text", translate.TranslateOptions, translate.run
-    ),
+    "translate": Command("translate standard input, a file or --text", translate.TranslateOptions, translate.run),
     "parse": Command(
         "give sentences their constituency trees, one line of brackets each", parse.ParseOptions, parse.run
     ),
     "score": Command("log-probabilities of given translations", score.ScoreOptions, score.run),
-    "export": Command(
-        "write a checkpoint for other libraries, and compare the two", export.ExportOptions, export.run
-    ),
-    "average": Command(
-        "write the mean of the weights of several checkpoints", average.AverageOptions, average.run
-    ),
+    "export": Command("write a checkpoint for other libraries, and compare the two", export.ExportOptions, export.run),
+    "average": Command("write the mean of the weights of several checkpoints", average.AverageOptions, average.run),
     "push": Command("publish a checkpoint on the Hub, and check what arrived", push.PushOptions, push.run),
 }
 

@@ -94,9 +94,7 @@ class TreeEvaluation(_TreeSearchFields, ComputingOptions, _SystemOptions):
                 f"`--output` is for the trees of a model, but {self.model} is a file of trees; leave it out."
             )
         if self.is_finished and (given := self.given_of_models()):
-            raise ValueError(
-                f"`--{given[0]}` is for a parser, but {self.model} is a file of trees; leave it out."
-            )
+            raise ValueError(f"`--{given[0]}` is for a parser, but {self.model} is a file of trees; leave it out.")
         check_output(self.output, {"--trees": self.trees} if Path(self.trees).is_file() else {})
         return self
 
@@ -135,18 +133,12 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
     @property
     def scoring(self) -> dict[str, Any]:
         """The arguments of `score_translations`."""
-        return {
-            "tokenize": self.tokenize,
-            "lowercase": self.lowercase,
-            "split_compounds": self.split_compounds,
-        }
+        return {name: getattr(self, name) for name in ("tokenize", "lowercase", "split_compounds")}
 
     @model_validator(mode="after")
     def _check_systems(self) -> Self:
         if self.revision is not None and self.model is None:
-            raise ValueError(
-                "`--revision` is of the model before `--compare`; write others as user/name@revision."
-            )
+            raise ValueError("`--revision` is of the model before `--compare`; write others as user/name@revision.")
         if self.revision is not None and Path(str(self.model)).is_file():
             raise ValueError(f"`--revision` is of a repository, but '{self.model}' is a file; leave it out.")
         for option in ("source", "reference"):
@@ -200,9 +192,7 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
                     f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave some out."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
-        inputs |= {
-            f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
-        }
+        inputs |= {f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)}
         # Standard output may be a file too.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
@@ -262,26 +252,15 @@ def _evaluate_text(options: TextEvaluation) -> None:
     from ..evaluation.texts import evaluate_text_file, scores_of_texts_as_text
 
     stdout = standard_output()
-    scores = evaluate_text_file(
-        options.model_name,
-        options.text,
-        device=options.device,
-        dtype=options.dtype,
-        tokens_per_batch=options.tokens_per_batch,
-    )
+    settings = {name: getattr(options, name) for name in ("device", "dtype", "tokens_per_batch")}
+    scores = evaluate_text_file(options.model_name, options.text, **settings)
     options.print_scores(scores, scores_of_texts_as_text, stdout)
 
 
 def _evaluate_trees(options: TreeEvaluation) -> None:
     """Score the trees of a parser, or finished ones."""
     from ..data.treebank import read_treebank, tree_files
-    from ..parsing.bracketing import (
-        bracketing_scores,
-        evaluate_parser,
-        lines_of,
-        scores_as_text,
-        trees_with_words,
-    )
+    from ..parsing.bracketing import bracketing_scores, evaluate_parser, lines_of, scores_as_text, trees_with_words
     from ..parsing.parser import Parser
 
     stdout = standard_output()
@@ -313,6 +292,8 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
     from ..evaluation.bleu import check_tokenizer, score_translations
     from ..evaluation.comparison import check_comparable, compare_systems, comparison_as_text
     from ..evaluation.comparison_picture import comparison_picture
+    from ..evaluation.evaluate import evaluate, translate_test_set
+    from ..translation.translator import Translator
 
     stdout = standard_output()
     check_tokenizer(options.tokenize)
@@ -322,9 +303,7 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
     if options.compare:
         check_comparable(len(sources))
     systems = options.systems
-    translations = {
-        name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)
-    }
+    translations = {name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)}
     missing = [name for name in systems if name not in translations]
     for name in missing if options.compare else []:
         _check_checkpoint(name)
@@ -333,19 +312,15 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
         output = files.enter_context(output_file(options.output, _REMEDY)) if options.output else None
-        picture = (
-            files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
-            if options.picture
-            else None
-        )
+        picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture")) if options.picture else None
         if missing and not options.compare:
-            scores = _evaluate_model(options, sources, references)
+            settings = options.precision | options.scoring | options.translation_settings()
+            scores = evaluate(systems[0], sources, references, device=options.device, **settings)
             translations[systems[0]] = scores.pop("translations")
-        else:
-            for name in missing:
-                # One model at a time is in memory.
-                translations[name] = _translate(options, name, sources)
-            scores = {}
+        for name in missing if options.compare else []:
+            # One model at a time is in memory.
+            translator = Translator.from_pretrained(name, options.device, **options.precision)
+            translations[name] = translate_test_set(translator, sources, name, **options.translation_settings())
         translations = {name: translations[name] for name in systems}
         # COMET may fail, which costs no other score.
         comet, failure = _comet(options, translations, sources, references)
@@ -368,23 +343,6 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
                 picture.write(comparison_picture(scores))
     if failure is not None:
         raise failure
-
-
-def _evaluate_model(
-    options: TranslationEvaluation, sources: list[str], references: list[str]
-) -> dict[str, Any]:
-    from ..evaluation.evaluate import evaluate
-
-    settings = options.precision | options.scoring | options.translation_settings()
-    return evaluate(options.model_name, sources, references, device=options.device, **settings)
-
-
-def _translate(options: TranslationEvaluation, name: str, sources: list[str]) -> list[str]:
-    from ..evaluation.evaluate import translate_test_set
-    from ..translation.translator import Translator
-
-    translator = Translator.from_pretrained(name, options.device, **options.precision)
-    return translate_test_set(translator, sources, name, **options.translation_settings())
 
 
 def _is_file(system: str) -> bool:
@@ -410,9 +368,7 @@ def _read_translations(path: str, source: str, num_sentences: int) -> list[str]:
 
 def _check_lines(path: str, number: int, other: str, other_number: int) -> None:
     if number != other_number:
-        raise ValueError(
-            f"{path} and {other} must have equally many lines, but have {number:,} and {other_number:,}."
-        )
+        raise ValueError(f"{path} and {other} must have equally many lines, but have {number:,} and {other_number:,}.")
 
 
 def _check_checkpoint(name: str) -> None:

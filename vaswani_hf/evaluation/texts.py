@@ -113,9 +113,7 @@ def evaluate_text_file(
     check_config(folder, name, tuple(KINDS))
     tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
-        raise ValueError(
-            f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`."
-        )
+        raise ValueError(f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`.")
     precision = {} if dtype is None else {"dtype": dtype}
     place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = load_model(folder, name, LANGUAGE_MODELS, **precision).to(place)
