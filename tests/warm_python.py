@@ -30,7 +30,7 @@ from typing import NoReturn
 PRELOADED = """
     accelerate.commands.launch torch.distributed.run torch.distributed.fsdp transformers.distributed
     matplotlib.backends.backend_agg matplotlib.figure sacrebleu
-    vaswani_hf.cli vaswani_hf.training.run vaswani_hf.translation.files vaswani_hf.convert.export vaswani_hf.publish.push
+    vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
 """.split()
 
 # Told with nothing but the standard library, and without `site`, so that it starts in an instant.

@@ -1,12 +1,14 @@
 """The 2017 Transformer as a first-class Hugging Face model.
 
-Importing it registers the models with the Auto classes, and the task "translation" with `pipeline`.
+Importing it registers the models with the Auto classes, and the task "translation" with `pipeline`. `__all__` is the
+public interface. The names that need more of the package than the model are imported when they are used first.
 """
 
 import logging
 import sys
 import warnings
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from transformers.utils import is_torchao_available
 
@@ -65,13 +67,10 @@ from .model.language_models_vaswani import (
     VaswaniForCausalLM,
     VaswaniForMaskedLM,
 )
-from .model.modeling_vaswani import (
-    VaswaniDecoder,
-    VaswaniEncoder,
-    VaswaniForSeq2SeqLM,
-    VaswaniModel,
-    VaswaniPreTrainedModel,
-)
+from .model.modeling_vaswani import VaswaniDecoder as VaswaniDecoder
+from .model.modeling_vaswani import VaswaniEncoder as VaswaniEncoder
+from .model.modeling_vaswani import VaswaniForSeq2SeqLM, VaswaniModel
+from .model.modeling_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
 from .model.pipeline_vaswani import DIRECTION, TASK
 from .version import __version__
 
@@ -132,18 +131,51 @@ AutoModelForMaskedLM.register(VaswaniEncoderConfig, VaswaniForMaskedLM, exist_ok
 register_translation_pipeline()
 
 __all__ = [
+    "Parser",
     "TranslationPipeline",
+    "Translator",
     "VaswaniConfig",
-    "VaswaniDecoder",
     "VaswaniDecoderConfig",
-    "VaswaniDecoderModel",
-    "VaswaniEncoder",
     "VaswaniEncoderConfig",
-    "VaswaniEncoderModel",
     "VaswaniForCausalLM",
     "VaswaniForMaskedLM",
     "VaswaniForSeq2SeqLM",
     "VaswaniModel",
-    "VaswaniPreTrainedModel",
     "__version__",
+    "evaluate",
+    "export",
+    "load_recipe",
+    "push",
+    "train",
 ]
+
+if TYPE_CHECKING:
+    from .convert.export import export
+    from .evaluation.evaluate import evaluate
+    from .parsing.parser import Parser
+    from .publish.push import push
+    from .recipe.loading import load_recipe
+    from .training.run import train
+    from .translation.translator import Translator
+
+_LAZY = {
+    "Parser": lambda: import_module("vaswani_hf.parsing.parser"),
+    "Translator": lambda: import_module("vaswani_hf.translation.translator"),
+    "evaluate": lambda: import_module("vaswani_hf.evaluation.evaluate"),
+    "export": lambda: import_module("vaswani_hf.convert.export"),
+    "load_recipe": lambda: import_module("vaswani_hf.recipe.loading"),
+    "push": lambda: import_module("vaswani_hf.publish.push"),
+    "train": lambda: import_module("vaswani_hf.training.run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_LAZY[name](), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

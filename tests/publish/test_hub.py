@@ -11,8 +11,7 @@ from huggingface_hub import HfApi
 
 import vaswani_hf
 from vaswani_hf.checkpoint.loading import load_model
-from vaswani_hf.publish.push import HubError, push_checkpoint
-from vaswani_hf.translation.sample_outputs import sample_outputs
+from vaswani_hf.publish.push import HubError, fingerprint, push
 from vaswani_hf.translation.translator import Translator
 
 CODE = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
@@ -253,7 +252,7 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
 def test_from_python_with_another_token_and_message(hub, repo_id, bob, tiny_checkpoint, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     name = repo_id.replace("alice/", "bob/")
-    url = push_checkpoint(tiny_checkpoint(), name, token=bob.token, private=True, commit_message="Mine")
+    url = push(tiny_checkpoint(), name, token=bob.token, private=True, commit_message="Mine")
     sha = hub.repository(name).head()
     assert url == f"{hub.endpoint}/{name}/commit/{sha}"
     monkeypatch.setenv("HF_TOKEN", bob.token)
@@ -296,16 +295,16 @@ def test_another_model_or_tokenizer_would_be_noticed(tiny_checkpoint):
         tiny_checkpoint("pairs", two_vocabularies=True),
     )
     shutil.copy(pairs / "target_tokenizer" / "tokenizer.json", one / "other.json")
-    first, second = sample_outputs(one), sample_outputs(other)
-    assert sample_outputs(one) == first and first["logits"] != second["logits"]
+    first, second = fingerprint(one), fingerprint(other)
+    assert fingerprint(one) == first and first["logits"] != second["logits"]
     model = load_model(one)
     with torch.no_grad():
         # The last bits of one weight.
         model.model.encoder.layers[0].fc1.weight[1, 0] *= 1 + 2**-18
     model.save_pretrained(other)
-    assert [name for name, output in sample_outputs(other).items() if output != first[name]] == ["logits"]
+    assert [name for name, output in fingerprint(other).items() if output != first[name]] == ["logits"]
     os.replace(one / "other.json", one / "tokenizer.json")
-    assert sample_outputs(one)["tokens"] != first["tokens"]
+    assert fingerprint(one)["tokens"] != first["tokens"]
 
 
 def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tiny_checkpoint):
@@ -315,7 +314,7 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
         model.model.encoder.layers[0].fc1.weight[1, 0] = float("nan")
     model.save_pretrained(folder)
     with pytest.raises(HubError) as raised:
-        push_checkpoint(folder, repo_id)
+        push(folder, repo_id)
     assert str(raised.value) == (
         f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN."
     )
@@ -362,7 +361,7 @@ def test_a_tag_that_git_does_not_allow_is_named_after_the_push(hub, repo_id, tin
 
 def test_python_gets_one_class_of_errors(repo_id, tmp_path):
     with pytest.raises(HubError, match=f"^'{tmp_path}' holds no checkpoint: it has no config.json.$"):
-        push_checkpoint(tmp_path, repo_id)
+        push(tmp_path, repo_id)
 
 
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, repo_id, tiny_checkpoint, vaswani, monkeypatch):

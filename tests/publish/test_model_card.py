@@ -15,7 +15,7 @@ from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
-from vaswani_hf.publish.push import push_checkpoint, stage_repository
+from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.training import train
@@ -173,7 +173,7 @@ def test_nothing_of_the_machine_is_in_the_record_that_others_see(request, which)
 @pytest.mark.parametrize("which", ["numbers", "texts"])
 def test_every_snippet_runs_as_written_against_the_hub(request, repo_id, which):
     folder = request.getfixturevalue(which)
-    push_checkpoint(folder, repo_id)
+    push(folder, repo_id)
     codes = snippets(model_card(folder, repo_id))
     assert len(codes) == 4
     printed = [_printed(code) for code in codes]
@@ -195,7 +195,7 @@ def _printed(code) -> str:
 
 
 def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_hub(texts, repo_id):
-    push_checkpoint(texts, repo_id)
+    push(texts, repo_id)
     codes = snippets(model_card(texts, repo_id))
     expected = _printed(codes[0])
     code = "\n".join(["import sys", "sys.modules['vaswani_hf'] = None", *codes[2:]])
@@ -205,7 +205,7 @@ def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_h
 
 
 def test_the_hub_takes_the_card_and_shows_the_scores(numbers, repo_id):
-    push_checkpoint(numbers, repo_id)
+    push(numbers, repo_id)
     shown = HfApi().model_info(repo_id)
     assert shown.pipeline_tag == "translation"
     scores = {result.metric_type: result.metric_value for result in shown.card_data.eval_results}

@@ -22,7 +22,7 @@ from transformers import (
 import vaswani_hf
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.checkpoint.hub import HubError
-from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import InterruptedRunError, train
 from vaswani_hf.training.trainer import VaswaniTrainer
@@ -179,7 +179,7 @@ def test_the_best_checkpoint_is_known_elsewhere_if_it_is_there(hub, repo_id, ali
 
 
 def test_a_repository_without_checkpoints_is_no_run_to_continue(hub, repo_id, alice, recipe, finished):
-    push_checkpoint(finished, repo_id)
+    push(finished, repo_id)
     results = train(recipe("there", resume="true", max_steps=2, hub_model_id=repo_id))
     assert results["training"]["steps"] == 2
 
@@ -310,7 +310,7 @@ def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice,
     (finished / "recipe.yaml").write_text(recorded.replace("license: null", "license: research-only", 1))
     (finished / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
     with pytest.raises(HubError) as raised:
-        push_checkpoint(finished, repo_id)
+        push(finished, repo_id)
     assert str(raised.value) == (
         "`license` must be research-only or left out, because the training data is for research only, but is 'mit'."
     )

@@ -43,6 +43,57 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
+def evaluate(
+    model: str | Translator,
+    sources: list[str],
+    references: list[str],
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    split_compounds: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Translate a test set and score the translations, as `vaswani evaluate` does.
+
+    Args:
+        model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a translator.
+        sources (list): Sentences.
+        references (list): The translation of each sentence.
+        device (str, optional): As in `Translator.from_pretrained`.
+        dtype (str, optional): As in `Translator.from_pretrained`.
+        quantization (str, optional): As in `Translator.from_pretrained`.
+        tokenize (str): sacreBLEU's tokenizer.
+        lowercase (bool): Compare without case.
+        split_compounds (bool): Split words at hyphens, for BLEU as published for WMT 2014 English-German.
+        **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
+
+    Returns:
+        dict: `bleu`, `chrf` and `exact_match` (percent); the signatures of sacreBLEU; `loss` (nats per token) and
+        `perplexity` of the references that are not longer than the model takes (None if all are longer); `sentences`,
+        `seconds`, `sentences_per_second`; the list `translations`.
+
+    Raises:
+        ValueError: If there is no such checkpoint, there are no sentences or not as many references, or an option is
+            not possible.
+        HubError: If a repository cannot be downloaded.
+        NotFiniteError: If the model's logits are not finite.
+    """
+    if isinstance(model, str):
+        model = Translator.from_pretrained(model, device, dtype=dtype, quantization=quantization)
+    return evaluate_translator(
+        model,
+        sources,
+        references,
+        tokenize=tokenize,
+        lowercase=lowercase,
+        split_compounds=split_compounds,
+        **options,
+    )
+
+
 def evaluate_translator(
     translator: Translator,
     sources: list[str],

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from huggingface_hub import (
     CommitInfo,
     CommitOperationAdd,
@@ -41,12 +42,13 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
 from ..checkpoint.kinds import KINDS
-from ..checkpoint.loading import check_config
+from ..checkpoint.loading import check_config, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.modeling_vaswani import FromRepository
-from ..translation.sample_outputs import sample_outputs
+from ..model.translator_vaswani import check_tokenizers
+from ..translation.translator import Translator
 from .model_card import check_card, model_card
 from .record import published_yaml
 
@@ -66,6 +68,8 @@ REPLACED_FILES = (
 )
 # transformers notes in tokenizer_config.json where a tokenizer was loaded from.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
+# Texts of the fingerprint of a checkpoint.
+_SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,18 @@ class Destination:
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
-def push_checkpoint(
-    folder: str | Path,
-    repo_id: str,
+def push(
+    checkpoint: str | Path,
+    repository: str,
     *,
+    private: bool = False,
+    revision: str | None = None,
+    create_pr: bool = False,
+    tag: str | None = None,
     license: str | None = None,
     base_model: str | None = None,
-    commit_message: str | None = None,
-    **destination: Any,
+    commit_message: str = "Push a checkpoint of vaswani_hf",
+    token: str | bool | None = None,
 ) -> str:
     """Push a checkpoint in one commit, download it again, and compare the two.
 
@@ -110,27 +118,32 @@ def push_checkpoint(
     the branch as it was and can be repeated. The folder of the checkpoint is only read.
 
     Args:
-        folder: A checkpoint as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it has a
-            README.md, that is the card; otherwise the card is made from the record of the run.
-        repo_id: user/name.
-        license: The licence for the card, as the Hub names it.
-        base_model: The repository whose model this one was made from, for the card.
-        commit_message: The title of the commit.
-        **destination: `private`, `revision`, `create_pr`, `tag` and `token`; see `Destination`.
+        checkpoint (str or Path): A folder as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it
+            has a README.md, that is the card; otherwise the card is made from the record of the run.
+        repository (str): user/name.
+        private (bool): Create the repository as a private one. An existing public repository is refused.
+        revision (str, optional): A branch or refs/pr/N; main by default. A branch that does not exist is created.
+        create_pr (bool): Open a pull request instead of changing the branch.
+        tag (str, optional): The name of a new tag for the commit.
+        license (str, optional): The licence for the card, as the Hub names it.
+        base_model (str, optional): The repository whose model this one was made from, for the card.
+        commit_message (str): The title of the commit.
+        token (str or bool, optional): The token in HF_TOKEN, or the one stored by `hf auth login`, by default.
 
     Returns:
         str: The address of the commit, or of the pull request.
 
     Raises:
+        ValueError: If the checkpoint is damaged or incomplete, or an argument is not possible.
         HubError: If the push is refused or fails, or if the downloaded files are not those that were pushed.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
-        to = Destination(repo_id, **destination)
-        expected = sample_outputs(Path(folder))
+        to = Destination(repository, private, revision, create_pr, tag, token)
+        expected = fingerprint(Path(checkpoint))
         to = check_destination(to)
         staged = Path(name)
-        stage_repository(Path(folder), staged, to.repo_id, license=license, base_model=base_model)
-        commit, is_new = upload(to, staged, commit_message or "Push a checkpoint of vaswani_hf")
+        stage_repository(Path(checkpoint), staged, to.repo_id, license=license, base_model=base_model)
+        commit, is_new = upload(to, staged, commit_message)
         url = commit.pr_url or commit.commit_url
         print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
         place = f" to {commit.pr_revision}" if to.create_pr else ""
@@ -155,9 +168,9 @@ def _only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline as `push_checkpoint` does, with the record of the run of its model.
+    """Push a translation pipeline as `push` does, with the record of the run of its model.
 
-    `kwargs` are `max_shard_size` and the arguments of `push_checkpoint`.
+    `kwargs` are `max_shard_size` and the arguments of `push`.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -166,7 +179,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
-        return push_checkpoint(folder, repo_id, **kwargs)
+        return push(folder, repo_id, **kwargs)
 
 
 def _copy_record(
@@ -399,7 +412,35 @@ def _check_arrived(destination: Destination, commit: CommitInfo, staged: Path, e
         _, different, missing = filecmp.cmpfiles(staged, downloaded, files, shallow=False)
         different += missing
         if not different:
-            arrived = sample_outputs(Path(downloaded))
+            arrived = fingerprint(Path(downloaded))
             different = [name for name, output in expected.items() if output != arrived[name]]
         if different:
             raise HubError(f"What was downloaded after the push differs in {', '.join(different)}.")
+
+
+@torch.inference_mode()
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have equal ones.
+
+    Raises:
+        ValueError: If the checkpoint is damaged, its tokenizers do not fit the model, or its logits are not finite.
+    """
+    model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
+    check_tokenizers(model, *tokenizers, str(folder))
+    translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None
+    longest = None
+    if translator:
+        longest = translator.max_length
+    elif model.config.position_embedding == "learned":
+        longest = model.config.max_position_embeddings
+    tokens = []
+    logits = []
+    for text in _SAMPLES:
+        source, target = (tokenizer(text, return_tensors="pt")["input_ids"][:, :longest] for tokenizer in tokenizers)
+        tokens.append((source.tolist(), target.tolist()))
+        target_ids = {"decoder_input_ids": target} if translator else {}
+        logits.append(model(input_ids=source, **target_ids).logits)
+    if not all(of_text.isfinite().all() for of_text in logits):
+        raise ValueError(f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN.")
+    translation = list(translator.translate(_SAMPLES[:1])) if translator else None
+    return {"tokens": tokens, "logits": [of_text.tolist() for of_text in logits], "the translation": translation}

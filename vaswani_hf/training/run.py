@@ -38,7 +38,7 @@ from ..data.corpus import Corpus
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.section import AnyTraining
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
-from ..publish.push import Destination, check_destination, push_checkpoint
+from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
@@ -386,7 +386,7 @@ def push_result(folder: str, publishing: PublishingSettings) -> None:
         return
     repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo
     try:
-        push_checkpoint(folder, repo_id, private=private)
+        push(folder, repo_id, private=private)
     except HubError as error:
         again = f"vaswani push {shlex.quote(folder)} {repo_id}{' --private' if private else ''}"
         raise HubError(f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`.") from error

@@ -1,4 +1,4 @@
-"""Where `translate`, `score` and `evaluate` read and write: which file an output may be, and errors that name it."""
+"""Files and streams that the commands write: which file an output may be, and errors that name the output."""
 
 import os
 import stat
@@ -16,35 +16,22 @@ class OutputError(OSError):
 
 
 class LineOutput:
-    """A file or standard output that takes whole lines.
-
-    Args:
-        stream (BinaryIO): Open for writing, without a buffer if it is a file.
-        name (str): Its name, for errors.
-        remedy (str): How to go on after an error.
-    """
+    """A file, opened without a buffer, or standard output. Errors have its name and the remedy."""
 
     def __init__(self, stream: BinaryIO, name: str, remedy: str):
         self._stream, self._name, self._remedy = stream, name, remedy
         self._kept: int | None = None
 
     def keep(self, size: int) -> None:
-        """Lines go behind the first so many bytes of the file; others stay until there is a line in their place.
-
-        Args:
-            size (int): Bytes.
-        """
+        """Write after the first `size` bytes of the file. The other bytes stay until the first line replaces them."""
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
-        """Write a line at once.
-
-        Args:
-            line (bytes): With its end.
+        """Write a whole line without delay.
 
         Raises:
-            OutputError: If the disk is full, or the output is not there any more.
-            BrokenPipeError: If the reader of a pipe has enough.
+            OutputError: If the disk is full, or the output has disappeared.
+            BrokenPipeError: If the reader of a pipe has ended.
         """
         rest = memoryview(line)
         try:
@@ -61,41 +48,30 @@ class LineOutput:
 
 
 def standard_input() -> BinaryIO:
-    """Standard input.
-
-    Raises:
-        ValueError: If it is closed.
-    """
+    """Standard input; a ValueError if it is closed."""
     if sys.stdin is None:
         raise ValueError("Standard input is closed; open it, or give the texts by `--input` or `--text`.")
     return sys.stdin.buffer
 
 
 def standard_output() -> LineOutput:
-    """Standard output.
-
-    Raises:
-        ValueError: If it is closed.
-    """
+    """Standard output; a ValueError if it is closed."""
     if sys.stdout is None:
         raise ValueError("Standard output is closed, so that results would be lost; open it, or send it to a file.")
     return LineOutput(sys.stdout.buffer, "Standard output", "free space, or send it elsewhere")
 
 
 def check_output(
-    path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None, option: str = "--output"
+    path: str | None,
+    inputs: Mapping[str, str | None],
+    *,
+    resume: bool | None = None,
+    option: str = "--output",
 ) -> None:
-    """Refuse an output that would overwrite something, or cannot be written.
+    """Refuse an output that would overwrite something or that cannot be written.
 
-    Args:
-        path (str, optional): The file; None for standard output.
-        inputs (Mapping): The files that are read, by the names of their options; None for standard input.
-        resume (bool, optional): True if the file is continued where it exists; None where there is no such option.
-        option (str): The option that names the output, for errors.
-
-    Raises:
-        ValueError: If it is one of the inputs, by whatever name; a folder; in no folder; there already; or ends in .gz.
-        InUseError: If another process writes it.
+    `path` None is standard output. `inputs` has the files that are read by the names of their options; None is standard
+    input. `resume` is True if an existing file is continued, and None for a command without that option.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -124,7 +100,7 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """Device and number of a regular file, by its name or open; None for others and none."""
+    """Device and inode of a regular file, given by name or open; None for everything else."""
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -136,28 +112,13 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """A file to write to, after what it has, for one process at a time; a new file that is still empty goes after an error.
-
-    Args:
-        path (str): The file.
-        remedy (str): How to go on after an error.
-        option (str): The option that names the file, for errors.
-        resume (bool, optional): True if the file is continued where it exists; None where there is no such option.
-
-    Yields:
-        LineOutput: The file.
-
-    Raises:
-        ValueError: If the file exists and is not continued.
-        InUseError: If another process writes the file.
-        OutputError: If the file cannot be written.
-    """
+    """A file that one process at a time appends to; see `check_output`. After an error an empty new file is deleted."""
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)
         try:
             if is_new or os.path.isfile(path):
                 stack.enter_context(locked_output(path, f"`{option}` {path}"))
-            # Another process may have made the file since the options were checked.
+            # Another process may have created the file after the options were checked.
             _check_new(path, resume, option)
             is_new = not os.path.lexists(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -170,6 +131,6 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # An empty file is nothing to continue, and would be in the way of another attempt.
+                    # An empty file would make the next attempt fail.
                     os.unlink(path)
                 raise

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.translation.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.output import LineOutput, check_output, output_file
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class _Full:
 def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypatch):
     error = OSError(28, "No space left on device")
     monkeypatch.setattr(
-        "vaswani_hf.translation.output.LineOutput",
+        "vaswani_hf.cli.output.LineOutput",
         lambda file, name, remedy: LineOutput(_Full(error) if name == "new" else file, name, remedy),
     )
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
@@ -185,23 +185,3 @@ def test_streams_that_are_closed_or_full(python, files, copier_checkpoint, strea
     said = [line for line in done.stderr.splitlines() if line.startswith("vaswani: ")]
     assert said == [f"vaswani: {message}"] * bool(message)
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
-        (["score", "m", "--sorce=x"], "vaswani score: there is no option --sorce; the nearest one is --source"),
-        (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
-    ],
-)
-def test_an_unknown_option_names_the_nearest_one_and_the_help_of_its_command(capsys, words, message):
-    from vaswani_hf.cli import main
-
-    if words[0] == "score":
-        words += ["--source", "a", "--target", "b"]
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(message) and said.endswith(f"; see vaswani {words[0]} --help\n")

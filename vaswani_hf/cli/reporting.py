@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 
+from ..checkpoint.hub import explain, sentence_of
+
 
 def fill_closed_streams() -> None:
     """Keep the numbers of closed standard streams from files, into which other libraries could write."""
@@ -52,8 +54,6 @@ def report(error: Exception, is_output_lost: bool) -> int:
     """
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
-    from .checkpoint.hub import explain, sentence_of
-
     message, is_explained = sentence_of(error), explain(error) is not None
     interrupted = type(error).__name__ == "InterruptedRunError"
     # Our errors are sentences; those of others may be a page and need their name to be understood.

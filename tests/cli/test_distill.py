@@ -10,17 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from vaswani_hf.translation.pytorch import PyTorchBackend
 
+from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
-from vaswani_hf.data.corpus import load_split, pin_dataset
 from vaswani_hf.publish.model_card import model_card
-from vaswani_hf.publish.push import push_checkpoint
+from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.settings.data import TranslationData
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import train
-from vaswani_hf.translation.distillation import DistillationJob, distill
-from vaswani_hf.translation.translator import TranslationOptions, Translator
+from vaswani_hf.translation.translator import Translator
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -48,7 +47,8 @@ def teacher(tmp_path_factory):
         patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
-                folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]
+                folder / "recipe.yaml",
+                ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"],
             )
         )
     return folder / "checkpoints" / "numbers"
@@ -68,11 +68,11 @@ def rows_of(path: Path) -> list[dict]:
 
 def read_back(recipe: Path, path: Path) -> list[tuple[str, str]]:
     data = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(path)]).data
-    return [(pair["source"], pair["target"]) for pair in load_split(data, "train", 1)]
+    return [(pair["source"], pair["target"]) for pair in TASKS["translation"].load_split(data, "train", 1)]
 
 
 def corpus(recipe: Path) -> list[tuple[str, str]]:
-    return [(pair["source"], pair["target"]) for pair in load_split(load_recipe(recipe).data, "train", 1)]
+    return [(pair["source"], pair["target"]) for pair in TASKS["translation"].load_split(load_recipe(recipe).data, "train", 1)]
 
 
 def test_pairs_are_those_of_the_translator(vaswani, teacher, recipe, tmp_path):
@@ -86,12 +86,7 @@ def test_pairs_are_those_of_the_translator(vaswani, teacher, recipe, tmp_path):
     first, second = rows_of(output)[:2]
     assert second == {"translation": {"en": sources[1], "de": translations[1]}, "pair": 2}
     # The record names no folder of this machine.
-    assert re.fullmatch("numbers sha256:[0-9a-f]{16}", *first["distillation"].pop("teachers"))
-    assert first["distillation"] == {
-        "languages": ["en", "de"],
-        "keep_references": False,
-        "engine": "torch",
-    }
+    assert first["distillation"] == {"teachers": ["numbers"]}
 
 
 def test_the_card_of_a_student_says_who_made_its_pairs(vaswani, teacher, recipe, tmp_path):
@@ -106,12 +101,14 @@ def test_the_card_of_a_student_says_who_made_its_pairs(vaswani, teacher, recipe,
 
 def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     pair = {"translation": {"en": "one", "de": "eins"}}
-    record = {"teachers": ["teacher sha256:0"]}
+    record = {"teachers": ["teacher"]}
     for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
-    assert "by the model teacher" in pin_dataset(TranslationData(train_pairs=files), None).attribution
-    assert pin_dataset(TranslationData(train_pairs=files[1:]), None) == TranslationData(train_pairs=files[1:])
+    data = TranslationData(source_language="en", target_language="de", train_pairs=files)
+    assert "by the model teacher" in TASKS["translation"].pin_data(data, None).attribution
+    other = data.replace(train_pairs=files[1:])
+    assert TASKS["translation"].pin_data(other, None) == other
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):
@@ -160,15 +157,26 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     assert not (tmp_path / "none.jsonl").exists()
 
 
-def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, tmp_path, monkeypatch):
+def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_path, monkeypatch, capsys):
     texts = ["seven", "two", "five", "nine"]
     pairs, output = tmp_path / "train.jsonl", tmp_path / "distilled.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": text, "de": "x"}}) + "\n" for text in texts))
-    loaded = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(pairs)])
-    options = TranslationOptions.of(on_error="skip", num_return_sequences=40)
-    given = {"model": str(teacher), "device": "cpu", "recipe": loaded, "options": options, "output": str(output)}
-    with pytest.raises(ValueError, match="^All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`"):
-        distill(DistillationJob(**given, keep_references=True))
+    words = [
+        "distill",
+        recipe,
+        "--corpus",
+        "null",
+        "--train_pairs",
+        pairs,
+        "--teacher",
+        teacher,
+        "--device",
+        "cpu",
+    ]
+    words = [str(word) for word in (*words, "--output", output, "--on_error", "skip", "--keep_references")]
+    assert main([*words, "--num_return_sequences", "40"]) == 1
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert re.match("vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence)
     assert not output.exists()
     search = PyTorchBackend.search
 
@@ -178,37 +186,55 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, tmp_path, mon
         return search(self, segments, *given, **settings)
 
     monkeypatch.setattr(PyTorchBackend, "search", refusing)
-    options = TranslationOptions.of(on_error="skip")
-    said = distill(DistillationJob(**given | {"options": options}, keep_references=True))
-    assert said.endswith("; 1 sentences were skipped")
+    assert main(words) == 0
+    assert capsys.readouterr().out.endswith("; 1 sentences were skipped\n")
     assert {source for source, _ in read_back(recipe, output)} == {"seven", "two", "nine"}
 
 
-def job_of(teacher: Path, recipe: Path, output: Path, **given) -> DistillationJob:
-    options = TranslationOptions.of(window=4, num_return_sequences=2)
-    loaded = load_recipe(recipe, ["--numbers_train_size", "11"])
-    return DistillationJob(
-        model=str(teacher), device="cpu", recipe=loaded, options=options, output=str(output), **given
-    )
-
-
-def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(teacher, recipe, tmp_path):
+def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, recipe, tmp_path):
     output = tmp_path / "distilled.jsonl"
-    distill(job_of(teacher, recipe, output))
+    words = [
+        "distill",
+        recipe,
+        "--num_return_sequences",
+        2,
+        "--device",
+        "cpu",
+        "--teacher",
+        teacher,
+        "--output",
+        output,
+    ]
+    fewer, words = [*words, "--resume", "--numbers_train_size", 3], [*words, "--numbers_train_size", 11]
+    assert vaswani(*words)[0] == 0
     whole = output.read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)]
     assert len(ends) == 22
-    # In the first line, between two pairs, between the two of a sentence, in a line, and behind the last one.
+    # In the first line, between two pairs, between the two of a sentence, in a line, and after the last one.
     for size in (0, 5, ends[0], ends[1], ends[8], ends[8] + 9, ends[13] - 1, ends[-2], ends[-1]):
         output.write_bytes(whole[:size])
-        distill(job_of(teacher, recipe, output, resume=True))
+        assert vaswani(*words, "--resume")[0] == 0
         assert output.read_bytes() == whole, size
+    code, _, sentence = vaswani(*fewer)
+    assert code == 1 and output.read_bytes() == whole
+    assert sentence == (
+        f"{output} must not have more training pairs than the recipe to be continued, but has 11; give another name."
+    )
+    # A beginning of a line that is no record is somebody's text.
+    for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
+        output.write_bytes(mine)
+        code, _, sentence = vaswani(*words, "--resume")
+        is_ours = mine == b'{"dist'
+        assert is_ours == (code == 0) == (output.read_bytes() == whole)
+        assert is_ours or (
+            f"the first line of {output} is no record of that" in sentence and output.read_bytes() == mine
+        )
 
 
 KILLED = """
 import os, signal, sys
 from vaswani_hf.cli import main
-from vaswani_hf.translation.output import LineOutput
+from vaswani_hf.cli.output import LineOutput
 write, calls = LineOutput.write, []
 def fatal(self, line):
     calls.append(line)
@@ -245,42 +271,6 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
         1,
         "`vaswani distill` is for recipes of `task: translation`, but `task` is causal_lm; give another recipe.",
     )
-
-
-def test_a_teacher_may_be_renamed_and_is_named_once(vaswani, teacher, recipe, tmp_path):
-    teacher, output = shutil.copytree(teacher, tmp_path / "first"), tmp_path / "distilled.jsonl"
-    twice = ["--teacher", teacher, f"{tmp_path}/./first"]
-    code, _, sentence = vaswani("distill", recipe, *twice, "--output", output)
-    assert code == 1 and sentence.startswith("`--teacher` names one model twice, in ") and not output.exists()
-    assert vaswani("distill", recipe, "--teacher", teacher, "--output", output)[0] == 0
-    whole = output.read_bytes()
-    output.write_bytes(b"".join(whole.splitlines(keepends=True)[:20]))
-    teacher = teacher.rename(tmp_path / "second")
-    assert vaswani("distill", recipe, "--teacher", teacher, "--output", output, "--resume")[0] == 0
-    assert output.read_bytes() == whole
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["--num_return_sequences", "2"], "`num_return_sequences` left out, and cannot be continued with 2; "),
-        (["--keep_references"], "`keep_references` false, and cannot be continued with true; "),
-        (["--teacher", "{teacher}/checkpoint-80"], "was begun with `teachers` numbers sha256:"),
-        (["--seed", "7"], "Line 1 of {output} has another source than the training pair 1 of the recipe; "),
-        (
-            ["--numbers_train_size", "3"],
-            "Line 4 of {output} has another source than the training pair 4 of the recipe; ",
-        ),
-    ],
-)
-def test_another_distillation_does_not_continue_a_file(vaswani, teacher, recipe, tmp_path, change, message):
-    output = tmp_path / "distilled.jsonl"
-    words = ["distill", recipe, "--teacher", teacher, "--output", output]
-    assert vaswani(*words)[0] == 0
-    before = output.read_bytes()
-    code, _, sentence = vaswani(*words, "--resume", *(word.format(teacher=teacher) for word in change))
-    assert code == 1 and output.read_bytes() == before
-    assert message.format(output=output) in sentence and sentence.endswith(", or give another name.")
 
 
 @pytest.mark.parametrize(
@@ -321,12 +311,12 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(vaswani
 
 
 def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, tmp_path, repo_id):
-    push_checkpoint(str(teacher), repo_id)
+    push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", tmp_path / "distilled.jsonl"]
     code, _, sentence = vaswani(*words, "--source_language", "fr")
     assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "take a recipe of its languages")
     assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
-    assert rows_of(words[-1])[0]["distillation"]["teachers"][0].startswith(f"{repo_id} sha256:")
+    assert rows_of(words[-1])[0]["distillation"]["teachers"] == [repo_id]
 
 
 def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path, capsys):
@@ -365,12 +355,28 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
         ),
         (
-            ["--target_language", "en", "--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"],
+            [
+                "--target_language",
+                "en",
+                "--corpus",
+                "null",
+                "--train_source",
+                "a.en",
+                "--train_target",
+                "a.de",
+            ],
             "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
             "'en'; name one of them otherwise.",
         ),
+        (
+            ["--teacher", "there", "./there"],
+            "`--teacher` names one model twice, in there, ./there; name each once.",
+        ),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
-        (["--teacher", "nowhere/at/all"], "`--teacher` must be a checkpoint folder or user/name on the Hub, but is "),
+        (
+            ["--teacher", "nowhere/at/all"],
+            "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
+        ),
         (
             ["--teacher", "recipe.yaml", "--engine", "ctranslate2"],
             "'recipe.yaml' must be a folder that `vaswani export ",
@@ -397,10 +403,11 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     there = '{"translation": {"en": "one", "de": "eins"}}\n'
     Path("there.jsonl").write_text(there)
+    Path("there").mkdir()
     words = ["distill", "recipe.yaml", "--teacher", str(teacher), "--output", "new.jsonl", *words]
     code, _, found = vaswani(*words)
     assert code == 1 and found.startswith(sentence)
-    assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "there.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "there", "there.jsonl"}
     assert Path("there.jsonl").read_text() == there
 
 
@@ -446,12 +453,3 @@ def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch,
         assert code == 0, sentence
     student = json.loads(Path("checkpoints/numbers_student/config.json").read_text())
     assert (student["encoder_layers"], student["decoder_layers"]) == (12, 1)
-
-
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_a_line_of_somebody_else_is_never_lost(vaswani, teacher, recipe, tmp_path, monkeypatch, end):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.jsonl").write_text(mine := '{"translation": {"en": "one", "de": "eins"}}' + end)
-    code, _, said = vaswani("distill", "recipe.yaml", "--teacher", str(teacher), "--output", "mine.jsonl", "--resume")
-    assert code == 1 and "the first line of mine.jsonl is no record of that" in said
-    assert Path("mine.jsonl").read_text() == mine

@@ -1,0 +1,84 @@
+"""Translating in several processes: order, bounded memory, the death of a process, errors that are sent."""
+
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
+from vaswani_hf.translation.workers import _that_travels, translate_in_processes
+
+LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are looked for in /proc")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_workers(python):
+    """Worker processes are forked from a Python that has imported the package."""
+    multiprocessing.set_executable(python)
+    yield
+    multiprocessing.set_executable(sys.executable)
+
+
+def processes_of(parent: int) -> list[int]:
+    """The children of a process."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(status[1]) == parent:
+            found.append(int(name))
+    return found
+
+
+def is_worker(pid: int) -> bool:
+    """True for a process that is alive and not the one that multiprocessing keeps for itself until the end."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@needs_proc
+def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_checkpoint):
+    read = []
+
+    def endless():
+        for i in count():
+            read.append(i)
+            yield Request(LINES[i % len(LINES)])
+
+    load = functools.partial(Translator.from_pretrained, copier_checkpoint, "cpu")
+    translations = translate_in_processes(load, endless(), TranslationOptions(window=5), num_workers=2)
+    assert list(islice(translations, 30)) == [line.strip() for line in LINES] * 6
+    assert len(read) <= 30 + 2 * 2 * 5 + 5
+    # One of them dies.
+    workers = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    with pytest.raises(ChildProcessError) as raised:
+        list(islice(translations, 100))
+    assert str(raised.value) == (
+        "A worker process has ended before its work (exit code -9); if memory has run out, use fewer `--workers` or a "
+        "smaller `--tokens_per_batch`."
+    )
+    assert not any(map(is_worker, workers))
+
+
+class _TwoPartError(Exception):
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"{name}: {reason}")
+
+
+def test_an_error_that_cannot_be_sent_keeps_its_words():
+    assert str(_that_travels(ValueError("no"))) == "no"
+    error = _that_travels(_TwoPartError("line", "bad"))
+    assert str(pickle.loads(pickle.dumps(error))) == "A worker process failed: _TwoPartError: line: bad"

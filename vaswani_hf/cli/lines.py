@@ -1,0 +1,173 @@
+"""Lines on their way through a translator: processes, bad lines, progress, JSON lines, files that are continued."""
+
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+
+from ..data.lines import read_lines, read_raw_lines
+from ..model.options_vaswani import TranslationOptions
+from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.scoring_vaswani import Translation
+from ..translation.workers import translate_in_processes
+from .options import WorkerOptions
+
+# The number of skipped lines that are named. Further skipped lines are only counted.
+MOST_WARNINGS = 20
+
+
+class CountedRequests:
+    """Requests. `num_read` have been read, and `num_texts` of them are not blank; a `InvalidInput` is not blank."""
+
+    def __init__(self, requests: Iterable[Request | InvalidInput]):
+        self.num_read = 0
+        self.num_texts = 0
+        self._requests = requests
+
+    def __iter__(self) -> Iterator[Any]:
+        for request in self._requests:
+            self.num_read += 1
+            self.num_texts += isinstance(request, InvalidInput) or has_text(request)
+            yield request
+
+
+def translations_from(
+    load: Callable[..., Any],
+    work: WorkerOptions,
+    requests: Iterable[Any],
+    options: TranslationOptions,
+    done: int,
+) -> Generator[Any, None, None]:
+    """The translations of all requests but the first `done`. Close the generator to end its processes."""
+    window = options.window
+    if work.workers > 1 and options.seed is None:
+        window = -(-window // work.workers)
+    # With a seed, windows begin at the same lines for any number of processes, so that the same translations are drawn.
+    # A continued run begins at the start of a window, so that the translations are the same to the last digit.
+    begin = done - done % window
+    if work.workers == 1 or work.dtype == "auto":
+        translator = load()
+        # The first requests of all decide on the dtype, also for a continued run and for other processes.
+        requests = translator.settled(requests, options)
+        load = functools.partial(load, dtype=translator.model.dtype) if work.workers > 1 else load
+    options = replace(options, window=window)
+    remaining = islice(requests, begin, None)
+    if work.workers == 1:
+        translations = translator.translate_requests(remaining, options, begin + 1)
+    else:
+        translations = translate_in_processes(load, remaining, options, num_workers=work.workers, first_line=begin + 1)
+    with closing(translations):
+        yield from islice(translations, done - begin, None)
+
+
+def naming_bad_lines(
+    translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
+) -> Iterator[Any]:
+    """The translations of the lines after the first `done` lines of a place. Skipped lines are named on stderr.
+
+    Raises:
+        ValueError: If a line is bad and none is skipped, or all lines that are not blank are bad.
+    """
+    number = done
+    num_skipped = 0
+    first = ""
+    for number, translation in enumerate(_with_line_in_errors(translations, place), done + 1):
+        if error := getattr(translation, "error", None):
+            num_skipped += 1
+            sentence = _at_line(number, place, error)
+            first = first or sentence
+            if num_skipped <= MOST_WARNINGS:
+                print(f"vaswani: skipped: {sentence}", file=sys.stderr)
+        yield translation
+    if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
+        blank = "" if num_skipped == number else ", and the others are blank"
+        raise ValueError(f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}")
+    if num_skipped:
+        print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
+
+
+def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[Any]:
+    try:
+        yield from translations
+    except LINE_ERRORS as error:
+        number = getattr(error, "line_number", None)
+        if number is None:
+            raise
+        raise ValueError(_at_line(number, place, str(error))) from error
+
+
+def _at_line(number: int, place: str, error: str) -> str:
+    # Errors of reading a line name the line already.
+    is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
+    return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
+
+
+def with_progress(
+    items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
+) -> Iterator[Any]:
+    """The items, with a progress bar on a terminal, and at the end a line with the speed on stderr.
+
+    `total` includes the `done` items that precede the first one. `to_file` is True if the items are not shown on
+    standard output.
+    """
+    from tqdm.auto import tqdm
+
+    # A bar would disturb lines that somebody types or reads. None: no bar if stderr is not a terminal.
+    is_typed = total is None and _is_terminal(sys.stdin)
+    is_read = _is_terminal(sys.stdout) and not to_file
+    disable = True if is_typed or is_read else None
+    start = time.perf_counter()
+    number = 0
+    with tqdm(total=total, initial=done, unit=" sentences", desc=work, disable=disable, leave=False) as bar:
+        for item in items:
+            number += 1
+            bar.update()
+            yield item
+    seconds = time.perf_counter() - start
+    sentences = "sentence" if number == 1 else "sentences"
+    print(f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s", file=sys.stderr)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """True for a terminal. A closed stream is None."""
+    return stream is not None and stream.isatty()
+
+
+def is_typed(text: str | None, path: str | None) -> bool:
+    """True if somebody types the input."""
+    return text is None and path is None and _is_terminal(sys.stdin)
+
+
+def count_lines(path: str, skips: bool = False) -> int:
+    """The number of lines of a text file, plain or .gz. The file is read, so that faults are found before hours of work.
+
+    `skips` is True if lines need not be UTF-8.
+    """
+    return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
+
+
+def json_line(record: dict[str, Any]) -> bytes:
+    """A record as a line of JSON."""
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
+
+
+def translation_as_json(translation: str | Translation) -> bytes:
+    """A translation as a line of JSON, without token ids and fields of None."""
+    record = {"text": translation} if isinstance(translation, str) else asdict(translation)
+    return json_line(_rounded(record))
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers have six decimals, more than the precision of float32."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
+        return {name: _rounded(entry) for name, entry in fields.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value

@@ -1,0 +1,21 @@
+"""`vaswani parse`: from sentences to lines of brackets or JSON lines."""
+
+from typing import Any
+
+from .options import SCORING, translation_options
+from .translate import TextOptions, settings_of, text_request, translate_texts
+
+_SearchFields: Any = translation_options(*SCORING, "num_beams", "max_new_tokens", "window", "on_error")
+
+
+class ParseOptions(_SearchFields, TextOptions):
+    """The options of `vaswani parse`."""
+
+
+def run(options: ParseOptions) -> None:
+    """Parse the sentences."""
+    from ..parsing.parser import Parser
+
+    load = options.loader(Parser.from_pretrained, options.model_name, options.ensemble)
+    chosen = settings_of(options, options.as_json)
+    translate_texts(options, load, chosen, text_request, "parsing", options.as_json)

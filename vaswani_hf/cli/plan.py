@@ -1,0 +1,46 @@
+"""`vaswani plan`."""
+
+import json
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from .options import RecipeOptions, on_command_line
+
+
+class PlanOptions(RecipeOptions):
+    """The options of `vaswani plan`."""
+
+    hardware: str | None = None
+    """hours on eight GPUs of the paper's: K80, K40, M40 or P100"""
+    tokens_per_second: float | None = None
+    """hours at a measured rate: target tokens per second, as a run shows them"""
+    mean_length: int | None = Field(None, ge=1)
+    """the mean length of a sentence to assume (32 tokens)"""
+    as_json: bool = on_command_line(False, option="json")
+    """print JSON"""
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> Self:
+        if self.hardware is not None and self.tokens_per_second is not None:
+            raise ValueError("`--hardware` and `--tokens_per_second` each give a rate; leave one of them out.")
+        return self
+
+
+def run(options: PlanOptions) -> None:
+    """Print what the recipe will cost."""
+    from ..recipe import load_recipe
+    from ..training.plan import plan_as_text, plan_run
+
+    recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
+    plan = plan_run(
+        recipe.task,
+        recipe.data,
+        recipe.tokenizer,
+        recipe.model,
+        recipe.training,
+        hardware=options.hardware,
+        tokens_per_second=options.tokens_per_second,
+        mean_length=options.mean_length,
+    )
+    print(json.dumps(plan, indent=2) if options.as_json else plan_as_text(plan))

@@ -1,0 +1,288 @@
+"""`vaswani translate`: from standard input, a file or `--text` to lines of text or JSON lines."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+from transformers import TextStreamer
+
+from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
+from ..model.options_vaswani import TranslationOptions
+from ..model.requests_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
+from ..model.scoring_vaswani import Translation
+from .lines import (
+    CountedRequests,
+    count_lines,
+    is_typed,
+    naming_bad_lines,
+    translation_as_json,
+    translations_from,
+    with_progress,
+)
+from .options import EngineOptions, EnsembleOptions, WorkerOptions, on_command_line, translation_options
+from .output import LineOutput, check_output, output_file, standard_input, standard_output
+
+_REQUEST_KEYS = ("text", "target_prefix", "must_contain")
+_TranslationFields: Any = translation_options()
+
+
+class TextOptions(WorkerOptions, EnsembleOptions):
+    """Where texts are read, and where the results are written."""
+
+    text: str | None = None
+    """one text in place of standard input"""
+    input: str | None = None
+    """a file in place of standard input (plain or .gz)"""
+    output: str | None = None
+    """a new file in place of standard output"""
+    resume: bool = False
+    """go on where an --output that exists breaks off"""
+    as_json: bool = on_command_line(False, option="json")
+    """print JSON lines, with score, tokens, words, confidences and word alignment"""
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        if self.text is not None and self.input is not None:
+            raise ValueError("`--text` and `--input` must not both be given.")
+        if self.input is not None and not Path(self.input).is_file():
+            raise ValueError(f"`--input` must be an existing file, but is {self.input}.")
+        if self.resume and not self.output:
+            raise ValueError("`--resume` must come with `--output`, the file that is continued.")
+        if self.resume and self.text is not None:
+            raise ValueError("`--resume` continues a file and must come without `--text`.")
+        refuse_half_characters(self.text or "", "`--text`")
+        if self.text is None and self.input is None:
+            standard_input()
+        check_output(self.output, {} if self.text is not None else {"--input": self.input}, resume=self.resume)
+        return self
+
+    @property
+    def place(self) -> str:
+        """The name of the input, for errors."""
+        return "`--text`" if self.text is not None else self.input or "standard input"
+
+
+class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
+    """The options of `vaswani translate`."""
+
+    input_format: Literal["text", "json"] = "text"
+    """json: each line is an object like {"text": …, "target_prefix": …, "must_contain": [phrase, …]}"""
+    stream: bool = False
+    """show each translation while it comes about, greedily"""
+
+    @model_validator(mode="after")
+    def _check_formats(self) -> Self:
+        if self.text is not None and self.input_format == "json":
+            raise ValueError("`--input_format json` must come with a file or standard input, not with `--text`.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if not self.stream:
+            return self
+        if self.writes_json or self.output is not None or self.workers > 1:
+            raise ValueError(
+                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time."
+            )
+        if self.engine == "ctranslate2":
+            raise ValueError(
+                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole."
+            )
+        if self.ensemble or self.repetition_guard:
+            raise ValueError(
+                "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and "
+                "`--repetition_guard`."
+            )
+        if (self.num_beams or 1) > 1:
+            raise ValueError(
+                "`--stream` shows greedy search; it must come without more beams or translations of a text."
+            )
+        return self
+
+    @property
+    def writes_json(self) -> bool:
+        """True if JSON lines are written. A line of text has room for one translation only."""
+        return self.as_json or (self.num_return_sequences or 1) > 1
+
+
+def run(options: TranslateOptions) -> None:
+    """Translate the texts."""
+    read = _json_request if options.input_format == "json" else text_request
+    load = options.translator_loader(options.model_name, options.ensemble)
+    chosen = settings_of(options, options.writes_json, return_alignments=options.writes_json)
+    if options.stream:
+        _stream(load(), options, chosen, read)
+    else:
+        translate_texts(options, load, chosen, read, "translating", options.writes_json)
+
+
+def settings_of(options: Any, as_json: bool, **more: Any) -> TranslationOptions:
+    """The options of a translation. Without `--window`, somebody who types sees each translation at once.
+
+    A file is read in windows of many lines, which are sorted by length, because that is faster.
+    """
+    settings = options.translation_settings() | {"return_scores": as_json} | more
+    if "window" not in options.model_fields_set and is_typed(options.text, options.input):
+        settings["window"] = 1
+    return TranslationOptions.of(**settings)
+
+
+ReadRequest = Callable[[bytes, int, str], Request]
+
+
+def translate_texts(
+    options: TextOptions,
+    load: Callable[..., Any],
+    chosen: TranslationOptions,
+    read: ReadRequest,
+    work: str,
+    as_json: bool,
+) -> None:
+    """Translate the texts of the options; `load` gives the translator, and `read` the request of a line."""
+    skips = chosen.on_error == "skip"
+    requests = CountedRequests(_requests(options, read))
+    with (
+        _output(options, as_json, skips) as (file, done),
+        closing(translations_from(load, options, requests, chosen, done)) as translations,
+    ):
+        lines = naming_bad_lines(translations, options.place, done, requests)
+        if options.text is None:
+            total = None if options.input is None else count_lines(options.input, skips)
+            lines = with_progress(lines, work, total, done, to_file=options.output is not None)
+        for translation in lines:
+            file.write(translation_as_json(translation) if as_json else _as_line(translation, options))
+        if requests.num_read < done:
+            raise ValueError(_more_lines(options, done))
+        # Delete an incomplete line at the end of a file that needs no more lines.
+        file.write(b"")
+
+
+def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
+    if options.text is not None:
+        yield Request(options.text)
+        return
+    lines = without_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
+    for number, line in enumerate(lines, 1):
+        yield try_parse(read, line, number, options.place)
+
+
+def text_request(line: bytes, number: int, place: str) -> Request:
+    """The request of a line of text."""
+    return Request(decoded(line, number, place))
+
+
+def _json_request(line: bytes, number: int, place: str) -> Request:
+    """The request of a JSON line."""
+    text = decoded(line, number, place)
+    if not text.strip():
+        return Request(text)
+    place = f"Line {number:,} of {place}"
+    row = parse_json(text, dict, place)
+    for key in row:
+        if key not in _REQUEST_KEYS:
+            raise ValueError(f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}.")
+    phrases = row.get("must_contain") or []
+    prefix = row.get("target_prefix") or ""
+    if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
+        raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
+    if not isinstance(phrases, list) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+        raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
+    for part in (row["text"], prefix, *phrases):
+        refuse_half_characters(part, place)
+    return Request(row["text"], prefix, tuple(phrases))
+
+
+def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
+    line = translation if isinstance(translation, str) else translation.text
+    # The text of a JSON line may have line breaks. The output has one line for each line of the input.
+    line = line if options.text is not None else line.replace("\n", " ")
+    return line.encode("utf-8", errors="replace") + b"\n"
+
+
+@contextmanager
+def _output(options: TextOptions, as_json: bool, skips: bool) -> Iterator[tuple[LineOutput, int]]:
+    """The output, and the number of lines that it has already."""
+    if options.output is None:
+        yield standard_output(), 0
+        return
+    with output_file(options.output, "free space and go on with `--resume`", resume=options.resume) as file:
+        done, size = _complete_lines(options.output)
+        if options.input is not None and done > count_lines(options.input, skips):
+            raise ValueError(_more_lines(options, done))
+        if done:
+            _check_form(options.output, as_json)
+        file.keep(size)
+        yield file, done
+
+
+def _more_lines(options: TextOptions, lines: int) -> str:
+    place = options.input or "standard input"
+    return f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give another name."
+
+
+def _complete_lines(path: str) -> tuple[int, int]:
+    """The number of complete lines of a file, and their size in bytes."""
+    num_lines = 0
+    size = 0
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                num_lines += 1
+                size += len(line)
+    return num_lines, size
+
+
+def _check_form(path: str, as_json: bool) -> None:
+    """Refuse to continue plain text with JSON lines, or JSON lines with plain text."""
+    with open(path, "rb") as file:
+        line = file.readline()
+    try:
+        is_json = "text" in parse_json(line.decode(), dict, "")
+    except ValueError:
+        is_json = False
+    if is_json != as_json:
+        form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
+        raise ValueError(f"{path} holds {form}; continue it {remedy} `--json`, or give another name.")
+
+
+class _TerminalStreamer(TextStreamer):
+    """Shows words as soon as they are complete. The line does not end with the translation."""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        _show(text.replace("\n", " "))
+
+
+def _show(text: str) -> None:
+    standard_output().write(text.encode("utf-8", errors="replace"))
+
+
+def _stream(translator: Any, options: TranslateOptions, chosen: TranslationOptions, read: ReadRequest) -> None:
+    """Show greedy translations while the search goes on."""
+    show = functools.partial(_stream_one, translator, chosen)
+    requests = CountedRequests(_requests(options, read))
+    settled = translator.settled(requests, replace(chosen, window=1))
+    lines = (
+        line
+        for number, request in enumerate(settled, 1)
+        for line in results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
+    )
+    for _ in naming_bad_lines(lines, options.place, 0, requests):
+        _show("\n")
+
+
+def _stream_one(translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int) -> str:
+    """Show the translation of a request, which is searched like a window of one line."""
+    streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
+    layouts = translator.layouts([unwrap(request)], [number], chosen)
+    if chosen.seed is not None:
+        translator.backend.seed(chosen.seed + number)
+    ((segments, separators),) = layouts
+    _show(separators[0])
+    for segment, separator in zip(segments, separators[1:], strict=True):
+        translator.backend.search([segment], streamer=streamer, **{**chosen.generate, "num_beams": 1})
+        _show(separator)
+    return ""
