@@ -110,8 +110,9 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     for name, row in (("distilled", {"distillation": record} | pair), ("mine", pair)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
-    assert "by the model teacher" in pin_dataset(TranslationData(train_pairs=files), None).attribution
-    assert pin_dataset(TranslationData(train_pairs=files[1:]), None) == TranslationData(train_pairs=files[1:])
+    data = TranslationData(source_language="en", target_language="de", train_pairs=files)
+    assert "by the model teacher" in pin_dataset(data, None).attribution
+    assert pin_dataset(data.replace(train_pairs=files[1:]), None) == data.replace(train_pairs=files[1:])
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, tmp_path):
@@ -423,7 +424,7 @@ def test_the_recipe_of_the_student():
     base, student = (
         load_recipe(ROOT / "configuration" / f"multi30k_en_de{kind}.yaml", given) for kind in ("", "_student")
     )
-    assert (student.model["encoder_layers"], student.model["decoder_layers"]) == (12, 1)
+    assert (student.model.encoder_layers, student.model.decoder_layers) == (12, 1)
     assert student.data == base.data and student.output_dir != base.output_dir
 
 
