@@ -29,11 +29,10 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
-from ..recipe import Recipe
 from ..recipe.licenses import RESEARCH_ONLY, check_license
-from ..recipe.published import is_folder_of_base
+from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
 from ..settings.data import TEXT_TASKS, last_part
-from .record import data_facts, published_yaml, read_record, recorded_recipe
+from .record import data_facts, read_record
 
 # The sentences that the snippets translate, by the source language; none is from a corpus.
 _EXAMPLES = {
@@ -161,7 +160,7 @@ def check_card(path: Path) -> None:
             check_license(license, data.get("license"), "license")
 
 
-def _record(folder: Path) -> tuple[Recipe | None, dict[str, Any], dict[str, Any]]:
+def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The recipe, the results and the facts of the data, as far as they are recorded."""
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
@@ -184,7 +183,7 @@ def _template() -> str:
     return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
 
 
-def _example(recipe: Recipe | None, data: dict[str, Any]) -> str:
+def _example(recipe: Any, data: dict[str, Any]) -> str:
     if recipe is None:
         return _EXAMPLES.get(data.get("source_language") or "", _ANY_EXAMPLE)
     if recipe.task == "parsing":

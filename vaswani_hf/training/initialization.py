@@ -165,14 +165,6 @@ def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: str,
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
-    if is_tree_tokenizer(target) != (task == "parsing"):
-        words = (
-            "has no vocabulary of trees" if task == "parsing" else "is a parser, whose target vocabulary is of trees"
-        )
-        raise ValueError(
-            f"'{name}', which `model.init_from` begins with, {words}, and cannot lend its tokenizers to a recipe of "
-            f"`task: {task}`; train new ones with `tokenizer.keep: false`."
-        )
     if tag is not None and tag not in tags_of(source):
         raise ValueError(
             f"`data.both_directions: true` needs the tag {tag} in the vocabulary, but the tokenizers of '{name}', which "
@@ -208,7 +200,16 @@ def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: str,
 
 
 def _tokenizers_for(task: str, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    """The tokenizers of a model as a task needs them."""
     source, target = load_tokenizers(base.folder, base.name)
+    if is_tree_tokenizer(target) != (task == "parsing"):
+        words = (
+            "has no vocabulary of trees" if task == "parsing" else "is a parser, whose target vocabulary is of trees"
+        )
+        raise ValueError(
+            f"'{base.name}', which `model.init_from` begins with, {words}, and cannot lend its tokenizers to a recipe of "
+            f"`task: {task}`; train new ones with `tokenizer.keep: false`."
+        )
     if task == "causal_lm":
         # The decoder's words are those of the target.
         source = target

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -37,9 +38,7 @@ from ..evaluation.texts import LANGUAGE_MODELS, evaluate_texts
 from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
 from ..publish.record import data_facts
-from ..recipe import Recipe
-from ..recipe.published import published_recipe
-from ..settings.data import TEXT_TASKS
+from ..settings.data import TEXT_TASKS, AnyData
 from ..settings.sections import AnyEvaluation
 from ..translation.translator import Translator
 from ..version import __version__
@@ -61,34 +60,32 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
-def asked_of(recipe: Recipe) -> dict[str, Any]:
-    """What a finished run may be asked for again, in another way: its length, its final weights, its scores, and on what.
+def asked_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that may differ if a finished run is asked for again: its length, final weights, scores and test split.
 
     Args:
-        recipe (Recipe): The run.
-
-    Returns:
-        dict: Values by `section.key`.
+        values (dict): The values of the published form of the recipe, by `section.key`. The data may have moved.
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
-    # The data may have moved.
     return {
         name: value
-        for name, value in published_recipe(recipe).values().items()
+        for name, value in values.items()
         if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
     }
 
 
-def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
+def record_recipe(folder: Path, recipe: str, data: AnyData, corpus: Corpus) -> None:
     """Writes recipe.yaml, and prints how many pairs or texts of each split were dropped, and what of weighted corpora an epoch has.
 
     Args:
-        recipe (Recipe): The run.
+        folder (Path): The output folder.
+        recipe (str): The content of recipe.yaml.
+        data (DataSettings): The section of the recipe.
         corpus (Corpus): Its counts by split.
     """
-    write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
-    data, weighted = recipe.data, corpus.weighted
+    write_whole(folder / RECIPE_FILE, recipe)
+    weighted = corpus.weighted
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and data.both_directions
@@ -106,17 +103,6 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
         )
 
 
-def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
-    """The recipe of a run that was finished earlier, with the licences that are asked for now.
-
-    Args:
-        recipe (Recipe): The run as it is asked for now.
-        recorded (Recipe): The run as it was finished.
-    """
-    data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
-    return recorded.replace(data=data, publishing=recipe.publishing)
-
-
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     """What the training took by the results of a run that had ended at this step; nothing where steps were trained since.
 
@@ -132,81 +118,90 @@ def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
 
 
 def results_of_run(
-    recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int], before: dict[str, Any]
+    trainer: VaswaniTrainer,
+    model: PreTrainedModel,
+    task: str,
+    data: AnyData,
+    asked: dict[str, Any],
+    search: Iterable[str],
+    steps: list[int],
+    before: dict[str, Any],
 ) -> str:
     """Scores the saved checkpoint on the test split, and draws the picture of the training.
 
     Args:
-        recipe (Recipe): The run.
         trainer (VaswaniTrainer): The trainer after its training.
         model (PreTrainedModel): The model with its final weights.
+        task (str): The task of the recipe.
+        data (DataSettings): The section of the recipe.
+        asked (dict): As from `asked_of`.
+        search (Iterable): The names of the settings of the search.
         steps (list): The steps of the checkpoints that these were made of.
         before (dict): What the training took, where the run had come to this end before; else nothing.
 
     Returns:
         str: The content of results.json, which is written last and says that the run is finished.
     """
-    folder, corpus = Path(recipe.output_dir), trainer.corpus
+    folder, corpus = Path(trainer.args.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
     results["training"] |= before
-    results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
+    results["training"]["averaged_steps"] = steps if trainer.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    scores = score_test_split(recipe, trainer)
+    scores = score_test_split(trainer, task, data)
     if scores is not None:
         results["test"] = scores
-    results["decoding"] = {}
-    if recipe.task not in TEXT_TASKS:
-        results["decoding"] = {name: getattr(model.generation_config, name) for name in recipe.decoding.settings()}
-    results["asked"] = asked_of(recipe)
-    results["data"] = data_facts(recipe.data)
-    if recipe.data.streaming and corpus.reports["train"].read:
+    results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
+    results["asked"] = asked
+    results["data"] = data_facts(data)
+    if data.streaming and corpus.reports["train"].read:
         # A stream is counted while it is read, each epoch again.
-        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(recipe.data.is_text)}")
+        say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(data.is_text)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
     return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def score_test_split(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any] | None:
+def score_test_split(trainer: VaswaniTrainer, task: str, data: AnyData) -> dict[str, Any] | None:
     """Loads the saved checkpoint, scores it on the test split, and writes its translations or trees.
 
     Args:
-        recipe (Recipe): The run.
         trainer (VaswaniTrainer): The trainer after its training.
+        task (str): The task of the recipe.
+        data (DataSettings): The section of the recipe.
 
     Returns:
         dict: The scores; None without a test split.
     """
-    folder, test = Path(recipe.output_dir), trainer.corpus.test_text
+    folder, test = Path(trainer.args.output_dir), trainer.corpus.test_text
     if test is None:
         return None
-    if recipe.task in TEXT_TASKS:
-        return _scores_of_texts(recipe, trainer)
-    if recipe.task == "parsing":
-        return _scores_of_trees(recipe, trainer)
+    if task in TEXT_TASKS:
+        return _scores_of_texts(trainer)
+    if task == "parsing":
+        return _scores_of_trees(trainer)
     translator = Translator.from_pretrained(str(folder), device=str(trainer.args.device))
-    scores, translations = _test_scores(folder, translator, test, recipe.evaluation)
-    if recipe.data.corpus == "numbers":
+    scores, translations = _test_scores(folder, translator, test, trainer.evaluation)
+    if data.corpus == "numbers":
         scores["digits"] = _scores_by_digits(translator, test, translations)
     return scores
 
 
-def _scores_of_texts(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
-    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["source"]
+def _scores_of_texts(trainer: VaswaniTrainer) -> dict[str, Any]:
+    folder, texts = Path(trainer.args.output_dir), cast(Dataset, trainer.corpus.test_text)["source"]
     model = load_model(folder, kinds=LANGUAGE_MODELS).to(trainer.args.device)
     tokenizer, _ = load_tokenizers(folder)
-    scores = evaluate_texts(model, tokenizer, texts, tokens_per_batch=recipe.evaluation.tokens_per_batch)
+    scores = evaluate_texts(model, tokenizer, texts, tokens_per_batch=trainer.evaluation.tokens_per_batch)
     bits = f" · {scores['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in scores else ""
     say(f"test: perplexity {scores['perplexity']:.3f} · accuracy {scores['accuracy']:.2f} %{bits}")
     return scores
 
 
-def _scores_of_trees(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any]:
-    folder, texts = Path(recipe.output_dir), cast(Dataset, trainer.corpus.test_text)["target"]
+def _scores_of_trees(trainer: VaswaniTrainer) -> dict[str, Any]:
+    folder, texts = Path(trainer.args.output_dir), cast(Dataset, trainer.corpus.test_text)["target"]
     parser = Parser.from_pretrained(str(folder), device=str(trainer.args.device))
     gold = [tree_of(text) if text else Tree((), (), ()) for text in texts]
-    scores = evaluate_parser(parser, gold, tokens_per_batch=recipe.evaluation.tokens_per_batch)
+    scores = evaluate_parser(parser, gold, tokens_per_batch=trainer.evaluation.tokens_per_batch)
     trees = scores.pop("trees")
     (folder / TREES_FILE).write_text(lines_of(trees), encoding="utf-8")
     say(

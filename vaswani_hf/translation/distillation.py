@@ -24,7 +24,6 @@ from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.corpus import load_split, naming_the_split, pin_dataset
 from ..data.lines import parse_json
-from ..recipe import Recipe
 from ..settings.data import AnyData, last_part
 from .ctranslate2_files import MODEL_FILE, CTranslate2Files
 from .files import Job, Requests, json_line, named, translations_from, with_progress
@@ -47,7 +46,7 @@ class DistillationJob(Job):
         resume (bool): An output that is there is continued.
     """
 
-    recipe: Recipe
+    recipe: Any
     output: str
     keep_references: bool = False
     resume: bool = False
