@@ -123,20 +123,32 @@ def test_imports_point_down_and_in_no_circle():
             "from ..publish.push import push",
             "model.language_models_vaswani imports publish.push",
         ),
-        ("recipe.schema", "from ..checkpoint import files", "recipe.schema imports checkpoint.files"),
+        ("settings.base", "from ..checkpoint import files", "settings.base imports checkpoint.files"),
         ("data.reading", "def read():\n    from vaswani_hf.training import run", "data.reading imports training.run"),
         (
             "model.pipeline_vaswani",
             "import importlib\nimportlib.import_module('vaswani_hf.translation.translator')",
             "model.pipeline_vaswani imports translation.translator",
         ),
-        ("model.attention_vaswani", "from .modeling_vaswani import sinusoids", "circle of model.attention_vaswani"),
+        ("model.attention_vaswani", "from .modeling_vaswani import VaswaniModel", "circle of model.attention_vaswani"),
     ],
 )
 def test_one_arrow_up_is_found(module, line, fault):
     modules = modules_of(PACKAGE)
     modules[module] += "\n" + line
     assert any(fault in found for found in faults_of(modules))
+
+
+def test_only_the_run_receives_the_whole_recipe():
+    """Functions receive the section that they need. Command files load a recipe and pass it on."""
+    modules = modules_of(PACKAGE)
+    naming = {
+        name
+        for name, source in modules.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and "Recipe" in {alias.name for alias in node.names}
+    }
+    assert {name for name in naming if folder_of(name) not in ("recipe", "cli")} == {"training.run"}
 
 
 def hidden_calls_of(name: str, source: str) -> list[str]:

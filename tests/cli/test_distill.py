@@ -13,6 +13,7 @@ import pytest
 
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
+from vaswani_hf.model.backend_vaswani import PyTorchBackend
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
@@ -430,7 +431,7 @@ def test_the_recipe_of_the_student():
     base, student = (
         load_recipe(ROOT / "configuration" / f"multi30k_en_de{kind}.yaml", given) for kind in ("", "_student")
     )
-    assert (student.model["encoder_layers"], student.model["decoder_layers"]) == (12, 1)
+    assert (student.model.encoder_layers, student.model.decoder_layers) == (12, 1)
     assert student.data == base.data and student.output_dir != base.output_dir
 
 

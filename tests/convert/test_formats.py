@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
-from vaswani_hf.convert.ctranslate2_format import EXPRESSIBLE as CTRANSLATE2
+from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
 from vaswani_hf.convert.formats import Expressible, Format, only
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN

@@ -1,22 +1,22 @@
-"""Recipes: strict types, sentences that name key, value and remedy, and the files of the project."""
+"""Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
 
-import dataclasses
+The types and ranges of single fields are pydantic's; tests/settings shows the sentences. Here is what joins keys.
+"""
+
 import inspect
 from pathlib import Path
 
 import pytest
 import yaml
-from vaswani_hf.recipe.checks import check_training
-from vaswani_hf.recipe.schema import MODEL_FIELDS, DecodingSection
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.configuration_vaswani import nearest_name
 from vaswani_hf.model.options_vaswani import DECODING_SETTINGS
 from vaswani_hf.publish.record import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
 from vaswani_hf.recipe.published import published_recipe
+from vaswani_hf.settings.sections import MODEL_FIELDS, DecodingSettings
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 MINIMAL = (
@@ -160,7 +160,7 @@ def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
 def test_a_recipe_survives_being_written(recipe_file):
     recipe = load_recipe(recipe_file(), ["--d_k", "16", "--bf16", "true", "--report_to", "tensorboard,wandb"])
     assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
-    assert recipe.model == {"d_k": 16}
+    assert recipe.model.config_fields() == {"d_k": 16}
     assert recipe.training.report_to == ["tensorboard", "wandb"]
 
 
@@ -212,7 +212,7 @@ def test_command_line_wins_by_name_or_by_place(recipe_file):
     assert load_recipe(recipe_file(), ["--max_steps", "7"]).training.max_steps == 7
     assert load_recipe(recipe_file(), ["--training.max_steps=8"]).training.max_steps == 8
     assert load_recipe(recipe_file(), ["--output_dir", "123"]).output_dir == "123"
-    assert load_recipe(recipe_file(), ["--dropout", "0.3"]).model == {"dropout": 0.3}
+    assert load_recipe(recipe_file(), ["--dropout", "0.3"]).model.config_fields() == {"dropout": 0.3}
     assert load_recipe(recipe_file(), ["--normalization", "null"]).tokenizer.normalization is None
 
 
@@ -223,159 +223,86 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
     assert load_recipe(recipe_file(text), ["--train_source", "a,b.en"]).data.train_source == "a,b.en"
 
 
-TWO_CORPORA = ("--corpus", "null", "--train_pairs", "a.jsonl,b.jsonl")
+TWO_CORPORA = "--corpus=null --train_pairs=a.jsonl,b.jsonl"
+# Words of the command line, and what the sentence must contain, apart by dots.
+WRONG = """
+--max_stepz=3 | `--max_stepz` ... nearest key ... `--max_steps`
+--max_steps=abc | `training.max_steps` must be an integer ... 'abc'
+--max_steps=-3 | `training.max_steps` must be greater than 0 ... -3
+--max_steps=true | `training.max_steps` must be an integer ... true
+--max_steps=[1 | `--max_steps` ... YAML ... '[1' ... close its brackets
+--frozen=[encoder | `--frozen` ... YAML ... '[encoder'
+--init_from={} | `model.init_from` must name a model
+--bf16=1 | `training.bf16` must be true or false or 'auto', but is 1
+--d_model=-4 | `d_model` must be a positive integer, but is -4
+--seed | `--seed` needs a value
+--seed=99999999999 | `seed` must be less than 4294967296
+--seed=1 --seed=2 | `--seed` is given twice
+--normalization=NFX | `tokenizer.normalization` must be 'NFC' or 'NFKC'
+--vocab_size=100 | `tokenizer.vocab_size` must be 260 or more
+--length_penalty=.nan | `decoding.length_penalty` must be a finite number
+--max_length_ratio=0.5 | `data.max_length_ratio` must be 1 or more
+--lowercase=true | `--tokenizer.lowercase` or `--evaluation.lowercase`
+--license=mit | `--data.license` or `--publishing.license`
+--max_steps=null --num_train_epochs=.inf | `training.num_train_epochs` must be a finite number
+--num_train_epochs=2 | Exactly one of `training.max_steps` and `training.num_train_epochs` ... 3 and 2.0
+--source_tokens_per_batch=100 | `training.source_tokens_per_batch` must hold ... `data.max_length` = 256 ... 100
+--average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
+--early_stopping_patience=1 --average_checkpoints=2 | give only one of them
+--early_stopping_patience=1 --save_steps=750 | 750 is no multiple of 500
+--metric_for_best_model=bleu | needs `evaluation.validation_bleu: true`
+--r_drop_alpha=1 --dropout=0 | `training.r_drop_alpha: 1.0` ... `model.dropout` is 0
+--push_to_hub=true | needs `publishing.hub_model_id`
+--hub_strategy=checkpoint | needs `publishing.push_to_hub: true`
+--keep=false | `tokenizer.keep: false` is for a run with `model.init_from`
+--target_vocab_size=300 | needs `tokenizer.shared_vocabulary: false`
+--position_embedding=learned --max_position_embeddings=20 | `model.max_position_embeddings` must be at least 256 ... 20
+--tokenize=nonsense | `evaluation.tokenize` must be a tokenizer of sacreBLEU ... 'nonsense'
+--corpus=null | Exactly one of `data.corpus`, `data.dataset`, ... none is
+--dataset=user/name | Exactly one of ... `data.corpus` and `data.dataset` are
+TWO --validation_source=a | `data.validation_source` and `data.validation_target` go together ... 'a' and None
+--test_pairs=a.jsonl | `data.test_pairs` and `data.corpus` cannot be given together
+--target_language=en | `data.corpus: numbers` has pairs of two languages ... both 'en'
+--corpus=null --train_pairs=a.jsonl --target_language=en | `data.train_pairs` ... both 'en'
+--streaming=true --bpe_dropout=0.1 | `data.streaming: true` needs
+--both_directions=true --shared_vocabulary=false | `data.both_directions: true` ... `tokenizer.shared_vocabulary` is false
+--both_directions=true --target_language=en | `data.both_directions: true` needs two languages
+--both_directions=true --vocab_size=260 | `tokenizer.vocab_size` must be at least 261 ... 260
+--train_weights=1,{2 | `--train_weights` ... YAML ... '{2'
+--train_weights=1,2 | `data.train_weights: [1, 2]` needs files
+TWO --train_weights=1,2,3 | `data.train_weights` must have a number for each entry of `data.train_pairs` ... 2 ... [1, 2, 3]
+TWO --train_weights=0,-1 | `data.train_weights[1]` must be 0 or more, but is -1
+TWO --train_weights=1,1001 | `data.train_weights[1]` must be 1000 or less
+TWO --train_weights=[.nan,1] | `data.train_weights[0]` must be a finite number
+TWO --train_weights=1,x | `data.train_weights[1]` must be a number, but is 'x'
+TWO --train_weights=0,0.0 | `data.train_weights` must have a number above 0
+TWO --train_weights=1,2 --streaming=true | `data.train_weights: [1, 2]` cannot be given with `data.streaming: true`
+--data.license=research-only --publishing.license=cc-by-nc-4.0 | `publishing.license` must be research-only or left out
+--data.license=cc-by-nc-4.0 --publishing.license=mit | `publishing.license` must not permit commercial use
+"""
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["--max_stepz", "3"], "`--max_stepz` is no key of a recipe; the nearest key is `--max_steps`."),
-        (["--max_steps", "abc"], "`training.max_steps` must be an integer or null, but is 'abc'."),
-        (["--max_steps", "1.5"], "`training.max_steps` must be an integer or null, but is 1.5."),
-        (["--max_steps", "-3"], "`training.max_steps` must be positive, but is -3."),
-        (
-            ["--init_from", "{encoder: a, encoder: b}"],
-            "`encoder` stands twice in line 1 and after; keep one of them.",
-        ),
-        (["--max_steps", "[1"], "`--max_steps` must be a value of YAML, but is '[1'; close its brackets and quotes."),
-        (
-            ["--frozen", "[encoder"],
-            "`--frozen` must be a value of YAML, but is '[encoder'; close its brackets and quotes.",
-        ),
-        (
-            ["--train_weights", "1,{2"],
-            "`--train_weights` must be a value of YAML, but is '{2'; close its brackets and quotes.",
-        ),
-        (
-            ["--max_steps", "null", "--num_train_epochs", ".inf"],
-            "`training.num_train_epochs` must be finite, but is inf; how long a run is decides its schedule.",
-        ),
-        (
-            ["--max_steps", "null", "--num_train_epochs", ".nan"],
-            "`training.num_train_epochs` must be positive, but is nan.",
-        ),
-        (
-            ["--corpus", "null", "--train_pairs", "a.jsonl", "--target_language", "en"],
-            "`data.train_pairs` has the sides of a pair by the names of the languages, but `data.source_language` and "
-            "`data.target_language` are both 'en'; name its two columns.",
-        ),
-        (
-            ["--target_language", "en"],
-            "`data.corpus: numbers` has pairs of two languages, but `data.source_language` and `data.target_language` are both "
-            "'en'; correct one of them.",
-        ),
-        (["--max_steps", "true"], "`training.max_steps` must be an integer or null, but is True."),
-        (["--bf16", "1"], "`training.bf16` must be true or false or 'auto', but is 1."),
-        (["--d_model", "-4"], "`d_model` must be a positive integer, but is -4."),
-        (["--seed"], "`--seed` needs a value."),
-        (["seed", "3"], "Expected `--key value`, but found 'seed' where a key should be."),
-        (["--normalization", "NFX"], "`tokenizer.normalization` must be 'NFC' or 'NFKC' or null, but is 'NFX'."),
-        (
-            ["--lowercase", "true"],
-            "`--lowercase` may mean several keys; write `--tokenizer.lowercase` or `--evaluation.lowercase`.",
-        ),
-        (
-            ["--num_train_epochs", "2"],
-            "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but they are 3 and 2.0.",
-        ),
-        (
-            ["--source_tokens_per_batch", "100"],
-            "`training.source_tokens_per_batch` must hold a sentence of `data.max_length` = 256 tokens, but is 100.",
-        ),
-        (
-            ["--validation_source", "a"],
-            "`data.validation_source` and `data.validation_target` go together, but they are 'a' and None.",
-        ),
-        (
-            ["--test_pairs", "a.jsonl"],
-            "`data.test_pairs` and `data.corpus` cannot be given together; leave one of them out.",
-        ),
-        (
-            ["--max_length_ratio", "0.5"],
-            "`data.max_length_ratio` must be 1 or more, or null for no limit, but is 0.5.",
-        ),
-        (["--seed", "99999999999"], "`seed` must be smaller than 2^32, but is 99999999999."),
-        (["--seed", "1", "--seed", "2"], "`--seed` is given twice; keep one of them."),
-        (["--length_penalty", ".nan"], "`decoding.length_penalty` must be a finite number, but is nan."),
-        (
-            ["--tokenize", "nonsense"],
-            "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or none, but "
-            "is 'nonsense'.",
-        ),
-        (
-            ["--vocab_size", "100"],
-            "`tokenizer.vocab_size` must be at least 260, 256 bytes and 4 special tokens, but is 100.",
-        ),
-        (
-            ["--position_embedding", "learned", "--max_position_embeddings", "20"],
-            "`model.max_position_embeddings` must be at least 256, the larger of `data.max_length` and "
-            "`decoding.max_length`, but is 20.",
-        ),
-        (
-            ["--train_weights", "1,2"],
-            "`data.train_weights: [1, 2]` is for the files of `data.train_source` and `data.train_target`, of "
-            "`data.train_pairs` or of `data.train_text`, but none are given; name the corpora there, or leave the weights out.",
-        ),
-        (
-            [*TWO_CORPORA, "--train_weights", "1,2,3"],
-            "`data.train_weights` must have a number for each entry of `data.train_pairs`, which has 2, but is [1, 2, 3]; give a "
-            "file or pattern and a weight for each corpus.",
-        ),
-        *[
-            (
-                [*TWO_CORPORA, "--train_weights", given],
-                f"`data.train_weights` must be numbers from 0 to 1,000, and one of them above 0, but is {found}; correct them.",
-            )
-            for given, found in (
-                ("0,-1", "[0, -1]"),
-                ("0,0.0", "[0, 0.0]"),
-                ("[1, .inf]", "[1, inf]"),
-                ("[.nan, 1]", "[nan, 1]"),
-            )
-        ],
-        (
-            [*TWO_CORPORA, "--train_weights", "1,x"],
-            "`data.train_weights` must be a list of numbers, but is [1, 'x'].",
-        ),
-        (
-            [*TWO_CORPORA, "--train_weights", "1,2", "--streaming", "true"],
-            "`data.train_weights: [1, 2]` cannot be given with `data.streaming: true`, which does not know how many pairs there "
-            "are; leave one of them out.",
-        ),
-        (
-            ["--both_directions", "true", "--shared_vocabulary", "false"],
-            "`data.both_directions: true` needs one vocabulary for both languages, but `tokenizer.shared_vocabulary` is false; "
-            "set it to true.",
-        ),
-        (
-            ["--both_directions", "true", "--target_language", "en"],
-            "`data.both_directions: true` needs two languages, but `data.source_language` and `data.target_language` are both "
-            "'en'; correct one of them.",
-        ),
-        (
-            ["--r_drop_alpha", "1", "--dropout", "0"],
-            "`training.r_drop_alpha: 1.0` compares two passes with other dropout, but `model.dropout` is 0, so that both are the "
-            "same; raise it, or leave `r_drop_alpha` out.",
-        ),
-        (
-            ["--both_directions", "true", "--source_language", "old English"],
-            "`data.source_language` must be a word with `data.both_directions: true`, whose tag it becomes part of, but is 'old "
-            "English'; name the language by a code such as en.",
-        ),
-        (
-            ["--both_directions", "true", "--vocab_size", "260"],
-            "`tokenizer.vocab_size` must be at least 261 with `data.both_directions: true`, 256 bytes, 4 special tokens and the "
-            "tag, but is 260; raise it.",
-        ),
-        (
-            ["--average_checkpoints", "9"],
-            "`training.average_checkpoints` is 9, but only `training.save_total_limit` = 5 checkpoints are kept; raise "
-            "the limit.",
-        ),
-    ],
-)
-def test_a_wrong_command_line_is_one_sentence(recipe_file, overrides, expected):
-    assert message(recipe_file(), overrides) == expected
+def contains(sentence: str, parts: str) -> bool:
+    """True if a sentence contains all parts in this order."""
+    position = 0
+    for part in parts.split(" ... "):
+        position = sentence.find(part, position)
+        if position < 0:
+            return False
+    return "\n" not in sentence
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_a_wrong_command_line_is_one_sentence(recipe_file, line):
+    words, parts = line.replace("TWO", TWO_CORPORA).split(" | ")
+    sentence = message(recipe_file(), words.split())
+    assert contains(sentence, parts), sentence
+
+
+def test_a_word_without_its_key_and_a_language_of_two_words_are_one_sentence(recipe_file):
+    assert message(recipe_file(), ["seed", "3"]) == "Expected `--key value`, but found 'seed' where a key should be."
+    sentence = message(recipe_file(), ["--both_directions", "true", "--source_language", "old English"])
+    assert contains(sentence, "`data.source_language` must be one word ... 'old English'")
 
 
 FILES = ["--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"]
@@ -388,69 +315,52 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(recipe_file, opti
     is_patience = "patience" in option
     key = "training.early_stopping_patience: 2" if is_patience else "evaluation.validation_bleu: true"
     remedy = "leave the patience out" if is_patience else "set it to false"
-    for sources, kind in (
-        (FILES, "`data.validation_source` with `data.validation_target`"),
-        (DATASET, "`data.validation_split`"),
-    ):
+    for sources in (FILES, DATASET):
         # Other commands, such as `distill`, read no validation split.
         recipe = load_recipe(recipe_file(), [*sources, option])
         with pytest.raises(ValueError) as caught:
-            check_training(recipe)
-        assert str(caught.value) == f"`{key}` needs a validation split, but there is none; give {kind}, or {remedy}."
+            recipe.check_training()
+        assert contains(str(caught.value), f"`{key}` needs a validation split ... or {remedy}.")
     for sources in ([], [*FILES, *VALIDATION], DATASET[:-2]):
         recipe = load_recipe(recipe_file(), [*sources, option, "--warmup_steps", "1"])
-        assert check_training(recipe) == []
+        assert recipe.check_training() == []
 
 
 def test_what_may_be_a_mistake_is_said(recipe_file):
     recipe = load_recipe(recipe_file(), [*FILES, "--target_language", "en", "--warmup_steps", "4"])
-    assert check_training(recipe) == [
+    assert recipe.check_training() == [
         "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
         "or corrections of the sources.",
         "`training.warmup_steps` is 4, but the run has 3 steps, so that the learning rate never reaches its highest value; lower "
         "the number, or train for longer.",
     ]
-    assert check_training(load_recipe(recipe_file(), ["--warmup_steps", "3"])) == []
+    assert load_recipe(recipe_file(), ["--warmup_steps", "3"]).check_training() == []
     epochs = ["--max_steps", "null", "--num_train_epochs", "2"]
-    assert check_training(load_recipe(recipe_file(), epochs)) == []
+    assert load_recipe(recipe_file(), epochs).check_training() == []
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "parts"),
     [
-        (
-            MINIMAL + "trainer: {}\n",
-            "`trainer` is no key of a recipe, given with the value {}; the nearest key is `training`.",
-        ),
-        (
-            MINIMAL.replace("max_steps: 3", "max_steps: 3, warmup: 5"),
-            "`training.warmup` is no key of a recipe, given with the value 5; the nearest key is "
-            "`training.warmup_steps`.",
-        ),
-        (
-            MINIMAL + "model: {d_modell: 64}\n",
-            "`model.d_modell` is no key of a recipe, given with the value 64; the nearest key is `model.d_model`.",
-        ),
-        (
-            MINIMAL + "model: {vocab_size: 64}\n",
-            "`model.vocab_size` is no key of a recipe, given with the value 64; the nearest key is "
-            "`tokenizer.vocab_size`.",
-        ),
-        (
-            MINIMAL + "dropout: 0.3\n",
-            "`dropout` is no key of a recipe, given with the value 0.3; write `model.dropout`.",
-        ),
-        (MINIMAL.replace("en,", "no,"), "`data.source_language` must be text, but is False; put it in quotes."),
+        (MINIMAL + "trainer: {}\n", "`trainer` ... {} ... nearest key is `training`"),
+        (MINIMAL.replace("max_steps: 3", "warmup: 5"), "`training.warmup` ... 5 ... `training.warmup_steps`"),
+        (MINIMAL + "model: {d_modell: 64}\n", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
+        (MINIMAL + "model: {vocab_size: 64}\n", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
+        (MINIMAL + "model: {init_from: {encodr: a}}\n", "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`"),
+        (MINIMAL + "dropout: 0.3\n", "`dropout` ... 0.3; write `model.dropout`"),
+        (MINIMAL + "tokenizer: 3\n", "`tokenizer` must be a mapping of keys to values, but is 3"),
+        (MINIMAL.replace("en,", "no,"), "`data.source_language` must be text, but is false; put the word in quotes."),
         (MINIMAL + "seed: 1\nseed: 2\n", "`seed` stands twice in line 1 and after; keep one of them."),
-        ("- 1\n", None),
-        ("a: [1\n", None),
-        ("data: {source_language: en, target_language: de}\n", None),
+        (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}\n", "`encoder` stands twice"),
+        ("- 1\n", "must be a mapping of keys to values, but is list"),
+        ("a: [1\n", "is no YAML"),
+        ("data: {source_language: en, target_language: de}\n", "`output_dir` must be given, but is missing."),
+        (MINIMAL.replace("source_language: en, ", ""), "`data.source_language` must be given, but is missing."),
     ],
 )
-def test_a_wrong_file_is_one_sentence(recipe_file, text, expected):
+def test_a_wrong_file_is_one_sentence(recipe_file, text, parts):
     found = message(recipe_file(text))
-    assert "\n" not in found
-    assert expected is None or found == expected
+    assert contains(found, parts), found
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -468,33 +378,10 @@ def test_every_field_of_the_config_is_a_key_of_the_recipe_or_follows_from_the_to
 
 
 def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
-    settings = dataclasses.asdict(DecodingSection())
+    settings = DecodingSettings().model_dump()
     assert settings.keys() <= DECODING_SETTINGS.keys()
     search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "early_stopping": False}
     assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (
-            ["--data.license", "research-only", "--publishing.license", "cc-by-nc-4.0"],
-            "`publishing.license` must be research-only or left out, because the training data is for research only, but is "
-            "'cc-by-nc-4.0'.",
-        ),
-        (
-            ["--data.license", "cc-by-nc-sa-4.0", "--publishing.license", "apache-2.0"],
-            "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-sa-4.0, "
-            "does not, but is 'apache-2.0'; leave it out or write 'cc-by-nc-sa-4.0'.",
-        ),
-        (
-            ["--license", "mit"],
-            "`--license` may mean several keys; write `--data.license` or `--publishing.license`.",
-        ),
-    ],
-)
-def test_a_licence_that_the_data_does_not_allow_is_one_sentence(recipe_file, overrides, expected):
-    assert message(recipe_file(), overrides) == expected
 
 
 @pytest.mark.parametrize(
@@ -581,11 +468,11 @@ def test_a_recipe_is_merged_over_the_one_that_it_extends(files):
         rows__last="extends: middle.yaml\noutput_dir: last\ndata: {train_pairs: [c]}\ntraining: {warmup_steps: 5}\n",
     )
     recipe = load_recipe(folder / "rows" / "last.yaml", ["--d_k", "32"])
-    assert (recipe.output_dir, recipe.seed, recipe.model) == ("last", 7, {"d_model": 64, "d_k": 32})
+    assert (recipe.output_dir, recipe.seed, recipe.model.d_model, recipe.model.d_k) == ("last", 7, 64, 32)
     # Lists are replaced.
     assert (recipe.data.train_pairs, recipe.data.corpus) == (["c"], None)
     assert (recipe.training.max_steps, recipe.training.warmup_steps) == (3, 5)
-    assert load_recipe(folder / "rows" / "middle.yaml").model == {"d_model": 64, "d_k": 16}
+    assert load_recipe(folder / "rows" / "middle.yaml").model.config_fields() == {"d_model": 64, "d_k": 16}
     # What is recorded is the whole, and stands alone.
     (folder / "rows" / "written.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     assert "extends" not in recipe.to_yaml()
@@ -599,85 +486,47 @@ def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
     }
     folder = files(**texts)
     assert load_recipe(folder / "own.yaml", ["--seed", "1"]) == load_recipe(folder / "base.yaml", ["--seed", "1"])
-    assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model == {"d_model": 64, "d_k": 4}
-
-
-def test_a_record_of_an_earlier_version_is_read_where_it_took_what_is_refused_now(recipe_file):
-    path = recipe_file(MINIMAL.replace("corpus: numbers", "train_pairs: a.jsonl"))
-    one_language = ["--target_language", "en"]
-    with pytest.raises(ValueError, match="name its two columns"):
-        load_recipe(path, one_language)
-    assert load_recipe(path, one_language, is_record=True).data.target_language == "en"
+    assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model.config_fields() == {"d_model": 64, "d_k": 4}
 
 
 def test_a_mapping_inside_a_section_is_taken_away_by_null(files):
     folder = files(
         recipe="extends: base.yaml\nmodel: {init_from: null}\n", base=MINIMAL + "model: {init_from: {encoder: a}}\n"
     )
-    assert load_recipe(folder / "recipe.yaml").model == {"init_from": None}
-    parts = load_recipe(folder / "recipe.yaml", ["--init_from", "{encoder: a, decoder: b}"]).model
-    assert parts == {"init_from": {"encoder": "a", "decoder": "b"}}
+    assert load_recipe(folder / "recipe.yaml").model.init_from is None
+    parts = load_recipe(folder / "recipe.yaml", ["--init_from", "{encoder: a, decoder: b}"]).model.init_from
+    assert parts.by_stack() == {"encoder": "a", "decoder": "b"}
 
 
 def test_what_is_extended_need_not_be_a_whole_recipe(files):
     folder = files(part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0])
     assert load_recipe(folder / "whole.yaml").training.max_steps == 3
-    assert message(folder / "part.yaml") == "`output_dir` must be given in the recipe, but is missing."
+    assert message(folder / "part.yaml") == "`output_dir` must be given, but is missing."
 
 
 @pytest.mark.parametrize(
-    ("texts", "expected"),
+    ("texts", "parts"),
     [
-        (
-            {"recipe": "extends: no.yaml\n"},
-            "The recipe '{0}/no.yaml' cannot be read: No such file or directory; write into '{0}/recipe.yaml' what "
-            "`extends` means, relative to its folder.",
-        ),
-        (
-            {"recipe": "extends: .\n"},
-            "The recipe '{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml' what `extends` means, relative to "
-            "its folder.",
-        ),
-        (
-            {"recipe": "extends: recipe.yaml\n"},
-            "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/recipe.yaml'; leave "
-            "one of them out.",
-        ),
+        ({"recipe": "extends: no.yaml\n"}, "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'"),
+        ({"recipe": "extends: .\n"}, "'{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml'"),
+        ({"recipe": "extends: recipe.yaml\n"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle"),
         (
             {"recipe": "extends: rows/b.yaml\n", "rows__b": "extends: ../recipe.yaml\n"},
-            "`extends: ../recipe.yaml` in '{0}/rows/b.yaml' closes a circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' "
-            "extends '{0}/rows/../recipe.yaml'; leave one of them out.",
+            "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'",
         ),
         (
             {"recipe": "extends: b.yaml\ntraining: {max_steps: 3}\n", "b": "training: [1]\n"},
             "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1].",
         ),
-        (
-            {"recipe": "extends: [a.yaml]\n"},
-            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is ['a.yaml'].",
-        ),
-        (
-            {"recipe": "extends:\n"},
-            "`extends` must be text, the name of a recipe relative to '{0}/recipe.yaml', where it stands, but is None.",
-        ),
-        (
-            {"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"},
-            "`seed` stands twice in line 1 and after, of '{0}/b.yaml'; keep one of them.",
-        ),
-        (
-            {"recipe": "extends: b.yaml\n", "b": "- 1\n"},
-            "The recipe '{0}/b.yaml' must be a mapping of keys to values, but is list.",
-        ),
-        (
-            {"recipe": MINIMAL + "extendz: b.yaml\n"},
-            "`extendz` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `extends`.",
-        ),
-        (
-            {"recipe": MINIMAL + "model: {extends: b.yaml}\n"},
-            "`model.extends` is no key of a recipe, given with the value 'b.yaml'; the nearest key is `model.{1}`.",
-        ),
+        ({"recipe": "extends: [a.yaml]\n"}, "`extends` must be text ... ['a.yaml']"),
+        ({"recipe": "extends:\n"}, "`extends` must be text ... None"),
+        ({"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"}, "`seed` stands twice ... of '{0}/b.yaml'"),
+        ({"recipe": "extends: b.yaml\n", "b": "- 1\n"}, "'{0}/b.yaml' must be a mapping of keys to values"),
+        ({"recipe": MINIMAL + "extendz: b.yaml\n"}, "`extendz` ... 'b.yaml' ... `extends`"),
+        ({"recipe": MINIMAL + "model: {extends: b.yaml}\n"}, "`model.extends` ... 'b.yaml' ... nearest key"),
     ],
 )
-def test_what_cannot_be_extended_is_one_sentence(files, texts, expected):
+def test_what_cannot_be_extended_is_one_sentence(files, texts, parts):
     folder = files(**texts)
-    assert message(folder / "recipe.yaml") == expected.format(folder, nearest_name("extends", MODEL_FIELDS))
+    sentence = message(folder / "recipe.yaml")
+    assert contains(sentence, parts.replace("{0}", str(folder))), sentence

@@ -208,8 +208,8 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
         assert torch.equal(
             found["model.shared.weight"][:300], weights(trained["causal_lm"])["model.embed_tokens.weight"]
         )
-    recorded = load_recipe(folder / "recipe.yaml").model["init_from"]
-    assert recorded == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
+    recorded = load_recipe(folder / "recipe.yaml").model.init_from
+    assert recorded.by_stack() == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
     assert "It began with the weights of another model" in str(model_card(folder, "user/name"))
 
 
@@ -240,9 +240,9 @@ def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, ru
         (
             "causal_lm",
             ["--both_directions=true"],
-            "`data.both_directions` belongs to `task: translation`, but is True",
+            "`data.both_directions` belongs to `task: translation`, but is true",
         ),
-        ("masked_lm", ["--vocab_size=259"], "`tokenizer.vocab_size` must be at least 260"),
+        ("masked_lm", ["--vocab_size=259"], "`tokenizer.vocab_size` must be 260 or more"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_path, task, overrides, message):

@@ -28,12 +28,11 @@ from ..checkpoint.files import (
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.options_vaswani import DECODING_SETTINGS
-from ..recipe import Recipe
 from ..recipe.licenses import RESEARCH_ONLY, check_license
-from ..recipe.published import is_folder_of_base
+from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
 from ..settings.data import last_part
 from ..tasks import TASKS, CardWords, Task
-from .record import data_facts, published_yaml, read_record, recorded_recipe
+from .record import data_facts, read_record
 
 
 def model_card(
@@ -116,7 +115,7 @@ def check_card(path: Path) -> None:
             check_license(license, data.get("license"), "license")
 
 
-def _record(folder: Path) -> tuple[Recipe | None, dict[str, Any], dict[str, Any]]:
+def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The recipe, the results and the facts of the data, as far as they are recorded."""
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
@@ -124,7 +123,7 @@ def _record(folder: Path) -> tuple[Recipe | None, dict[str, Any], dict[str, Any]
     return recipe, results, data
 
 
-def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
+def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
     """The task of a model. Without a recipe the class of the model and the names of the scores decide."""
     if recipe is not None:
         return TASKS[recipe.task]

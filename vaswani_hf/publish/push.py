@@ -48,9 +48,9 @@ from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
+from ..recipe.published import published_yaml
 from ..translation.translator import Translator
 from .model_card import check_card, model_card
-from .record import published_yaml
 
 # A push deletes these files of an earlier push if the checkpoint does not have them any more. A star matches
 # a slash too, so no pattern has a star that could match the files of somebody else.

@@ -1,13 +1,10 @@
-"""Reading the files in which a run records its recipe and its results, without local paths."""
+"""The facts of a run that its results and its card state, without local paths."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.files import recipe_file
-from ..recipe import Recipe, load_recipe
 from ..recipe.licenses import data_license
-from ..recipe.published import published_recipe
 from ..settings.data import AnyData, is_on_hub, last_part
 
 
@@ -22,27 +19,6 @@ def read_record(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"The record '{path}' must hold a JSON object, but does not; restore it or remove it.")
     return content
-
-
-def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe that the run of a checkpoint has recorded; None if there is none."""
-    path = recipe_file(folder)
-    if path is None:
-        return None
-    try:
-        return load_recipe(path, is_record=True)
-    except ValueError as error:
-        raise ValueError(f"The record '{path}' cannot be used: {error}") from error
-
-
-def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The recorded recipe as others may see it, with this licence if there is one; None without a record."""
-    recorded = recorded_recipe(folder)
-    if recorded is None:
-        return None
-    recipe = published_recipe(recorded)
-    publishing = recipe.publishing.replace(license=license or recipe.publishing.license)
-    return recipe.replace(publishing=publishing).to_yaml()
 
 
 def data_facts(data: AnyData) -> dict[str, Any]:

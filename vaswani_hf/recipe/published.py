@@ -1,14 +1,17 @@
-"""The published form of a recipe: without the folders of this machine and the repository of its owner.
+"""The recipe that a run has recorded, and its published form.
 
-The card and the repository show it, and two machines compare it when a run is resumed.
+The published form has no folder of this machine and no repository of its owner. The card and the repository show it, and two machines compare it when a run is resumed.
 """
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
+from ..checkpoint.files import recipe_file
 from ..settings.data import is_on_hub, last_part
 from ..settings.sections import InitFrom, PublishingSettings
+from .loading import load_recipe
 from .recipe import Recipe
 
 
@@ -45,3 +48,24 @@ def published_recipe(recipe: Recipe) -> Recipe:
         data=data.replace(**places),
         publishing=PublishingSettings(license=recipe.publishing.license),
     )
+
+
+def recorded_recipe(folder: Path) -> Recipe | None:
+    """The recipe that the run of a checkpoint has recorded; None if there is none."""
+    path = recipe_file(folder)
+    if path is None:
+        return None
+    try:
+        return load_recipe(path, is_record=True)
+    except ValueError as error:
+        raise ValueError(f"The record '{path}' cannot be used: {error}") from error
+
+
+def published_yaml(folder: Path, license: str | None = None) -> str | None:
+    """The recorded recipe as others may see it, with this licence if there is one; None without a record."""
+    recorded = recorded_recipe(folder)
+    if recorded is None:
+        return None
+    recipe = published_recipe(recorded)
+    publishing = recipe.publishing.replace(license=license or recipe.publishing.license)
+    return recipe.replace(publishing=publishing).to_yaml()

@@ -119,6 +119,8 @@ def sentence_of(error: ValidationError, prefix: str = "") -> str:
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))
+    if "a number" in expected and "an integer" in expected:
+        expected.remove("an integer")
     value = first["input"]
     # YAML 1.1 reads the words no, off, yes and on as false and true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)

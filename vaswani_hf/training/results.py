@@ -6,6 +6,7 @@ A task computes the scores; publish/record.py reads what is written here.
 import dataclasses
 import json
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,9 +19,7 @@ from transformers import PreTrainedModel
 from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
 from ..data.corpus import Corpus
 from ..publish.record import data_facts
-from ..recipe import Recipe
-from ..recipe.published import published_recipe
-from ..tasks import TASKS
+from ..settings.data import AnyData
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
@@ -33,21 +32,23 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
-def asked_of(recipe: Recipe) -> dict[str, Any]:
-    """The values, by `section.key`, that may change for a finished run: length, final weights, scores."""
+def asked_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, by `section.key`, that may change for a finished run: length, final weights, scores.
+
+    `values` are those of the published form of the recipe, because the data may have moved.
+    """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
-    # The data may have moved.
     return {
         name: value
-        for name, value in published_recipe(recipe).values().items()
+        for name, value in values.items()
         if name in names or name.startswith(("decoding.", "evaluation.", "data.test_"))
     }
 
 
-def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
+def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
     """Write recipe.yaml, and print how many examples were dropped and how many an epoch has."""
-    write_whole(Path(recipe.output_dir, RECIPE_FILE), recipe.to_yaml())
+    write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
@@ -64,12 +65,6 @@ def record_recipe(recipe: Recipe, corpus: Corpus) -> None:
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
 
-def with_licenses(recipe: Recipe, recorded: Recipe) -> Recipe:
-    """The recipe of a finished run, `recorded`, with the licences and the repository of `recipe`."""
-    data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
-    return recorded.replace(data=data, publishing=recipe.publishing)
-
-
 def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     """The cost of the training, if the run came to this end before; empty if steps were trained since."""
     try:
@@ -80,36 +75,40 @@ def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
 
 
 def results_of_run(
-    recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, steps: list[int], before: dict[str, Any]
+    trainer: VaswaniTrainer,
+    model: PreTrainedModel,
+    data: AnyData,
+    asked: dict[str, Any],
+    search: Iterable[str],
+    steps: list[int],
+    before: dict[str, Any],
 ) -> str:
     """Score the saved checkpoint on the test split, and draw the picture of the training.
 
     Args:
-        recipe: The run.
         trainer: The trainer after its training.
         model: The model with its final weights.
+        data: The section of the recipe.
+        asked: As from `asked_of`.
+        search: The names of the settings of the search.
         steps: The steps of the checkpoints whose weights were averaged.
         before: The cost of the training if the run had come to this end before; otherwise empty.
 
     Returns:
         str: The content of results.json, which is written last and says that the run is finished.
     """
-    folder, corpus = Path(recipe.output_dir), trainer.corpus
+    folder, corpus = Path(trainer.args.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
     results["training"] |= before
-    results["training"]["averaged_steps"] = steps if recipe.training.average_checkpoints else []
+    results["training"]["averaged_steps"] = steps if trainer.training.average_checkpoints else []
     results["training"]["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    scores = score_test_split(recipe, trainer)
+    scores = score_test_split(trainer, data)
     if scores is not None:
         results["test"] = scores
-    results["decoding"] = {}
-    if TASKS[recipe.task].translator_class is not None:
-        results["decoding"] = {
-            name: getattr(model.generation_config, name) for name in recipe.decoding.settings()
-        }
-    results["asked"] = asked_of(recipe)
-    results["data"] = data_facts(recipe.data)
+    results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
+    results["asked"] = asked
+    results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
         # The examples of a stream are counted while they are read, and in each epoch again.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
@@ -118,13 +117,14 @@ def results_of_run(
     return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def score_test_split(recipe: Recipe, trainer: VaswaniTrainer) -> dict[str, Any] | None:
+def score_test_split(trainer: VaswaniTrainer, data: AnyData) -> dict[str, Any] | None:
     """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
-    folder, test = Path(recipe.output_dir), trainer.corpus.test_text
+    folder = Path(trainer.args.output_dir)
+    test = trainer.corpus.test_text
     if test is None:
         return None
-    task = TASKS[recipe.task]
-    found = task.score_test_split(folder, test, recipe.data, recipe.evaluation, str(trainer.args.device))
+    task = trainer.task
+    found = task.score_test_split(folder, test, data, trainer.evaluation, str(trainer.args.device))
     if task.outputs_file is not None and found.outputs is not None:
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:

@@ -86,7 +86,6 @@ from .results import (
     record_recipe,
     results_of_run,
     score_test_split,
-    with_licenses,
 )
 from .resume import (
     check_earlier_run,
@@ -298,7 +297,11 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
     """True if the output folder holds the results of a run of which the same is asked."""
-    return is_finished(Path(recipe.output_dir), asked_of(recipe), asked_of(earlier or recipe))
+    return is_finished(Path(recipe.output_dir), _asked_of(recipe), _asked_of(earlier or recipe))
+
+
+def _asked_of(recipe: Recipe) -> dict[str, Any]:
+    return asked_of(published_recipe(recipe).values())
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -354,7 +357,7 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
         if not (is_mended and recorded_end(folder)):
             # An earlier end is none of this run any more.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
-            record_recipe(recipe, trainer.corpus)
+            record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # The run may have been killed between a save and this.
             rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
@@ -364,7 +367,10 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        text, end = with_licenses(recipe, recorded).to_yaml(), recorded_end(folder)
+        # The licences may change.
+        data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
+        text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
+        end = recorded_end(folder)
         if end:
             seal_run(folder, text, end["results"], end["training_pairs"])
         else:
@@ -519,10 +525,18 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     before = facts_of_this_end(folder, trainer)
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
         if recorded:
-            mend_run(folder, model, corpus, recorded, lambda: score_test_split(recipe, trainer))
+            mend_run(folder, model, corpus, recorded, lambda: score_test_split(trainer, recipe.data))
             return
         save_model(model, corpus, folder, before)
-        results = results_of_run(recipe, trainer, model, steps, before)
+        results = results_of_run(
+            trainer,
+            model,
+            recipe.data,
+            _asked_of(recipe),
+            recipe.decoding.settings(),
+            steps=steps,
+            before=before,
+        )
         refuse_vanished(folder)
         seal_run(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
 

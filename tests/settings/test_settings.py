@@ -1,0 +1,92 @@
+"""Settings: strict types, ranges, and one sentence for the first fault."""
+
+import inspect
+from typing import Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from vaswani_hf.optimization.section import EncoderDecoderTraining, TextTraining
+from vaswani_hf.recipe.recipe import RECIPES
+from vaswani_hf.settings import sections
+from vaswani_hf.settings.base import Settings, sentence_of
+
+
+class Part(Settings):
+    encoder: str | None = None
+
+
+class Section(Settings):
+    files: str | list[str] | None = None
+    """Files of text."""
+    count: int = Field(1, gt=0)
+    rate: float = Field(0.5, ge=0, lt=1)
+    weights: list[float | int] = []
+    mode: bool | Literal["auto"] = "auto"
+    form: Literal["a", "b"] | None = None
+    language: str = "en"
+    begin: str | Part | None = None
+
+
+class Whole(Settings):
+    section: Section = Section()
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"files": 3}, "`section.files` must be text or a list, but is 3."),
+        ({"files": ["a", 1]}, "`section.files[1]` must be text, but is 1."),
+        ({"count": 0}, "`section.count` must be greater than 0, but is 0."),
+        ({"count": True}, "`section.count` must be an integer, but is true."),
+        ({"count": 1.5}, "`section.count` must be an integer, but is 1.5."),
+        ({"count": "x"}, "`section.count` must be an integer, but is 'x'."),
+        ({"count": None}, "`section.count` must be an integer, but is null."),
+        ({"rate": 1}, "`section.rate` must be less than 1, but is 1."),
+        ({"rate": True}, "`section.rate` must be a number, but is true."),
+        ({"rate": float("nan")}, "`section.rate` must be a finite number, but is nan."),
+        ({"weights": [1, "x"]}, "`section.weights[1]` must be a number, but is 'x'."),
+        ({"mode": 1}, "`section.mode` must be true or false or 'auto', but is 1."),
+        ({"form": "c"}, "`section.form` must be 'a' or 'b', but is 'c'."),
+        ({"language": False}, "`section.language` must be text, but is false; put the word in quotes."),
+        ({"begin": {"encodr": "x"}}, "`section.begin.encodr` is not a key, but has the value 'x'; the nearest key is `section.begin.encoder`."),
+        ({"begin": {"encoder": 1}}, "`section.begin.encoder` must be text, but is 1."),
+        ({"cuont": 1}, "`section.cuont` is not a key, but has the value 1; the nearest key is `section.count`."),
+        (3, "`section` must be a mapping of keys to values, but is 3."),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_one_sentence(values, sentence):
+    with pytest.raises(ValueError) as error:
+        Whole.load({"section": values, "name": "x"})
+    assert str(error.value) == sentence
+
+
+def test_a_missing_value_and_a_prefix_are_named():
+    with pytest.raises(ValidationError) as error:
+        Whole()
+    assert sentence_of(error.value, "--") == "`--name` must be given, but is missing."
+
+
+def test_integers_are_floats_and_sections_never_change():
+    section = Section(rate=0, weights=[1, 0.5])
+    assert (section.rate, type(section.rate)) == (0.0, float)
+    assert [type(weight) for weight in section.weights] == [int, float]
+    with pytest.raises(ValidationError):
+        section.rate = 0.1
+    other = section.replace(count=2)
+    assert (other.count, other.rate, section.count, other.model_fields_set) == (2, 0, 1, {"rate", "weights", "count"})
+    with pytest.raises(ValueError, match="^`count` must be greater than 0"):
+        section.replace(count=0)
+
+
+def classes() -> list[type[Settings]]:
+    found = [kind for _, kind in inspect.getmembers(sections, inspect.isclass) if issubclass(kind, Settings)]
+    return [*found, EncoderDecoderTraining, TextTraining, *RECIPES.values()]
+
+
+@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+def test_each_key_has_a_help(kind):
+    sections_of_recipe = {"data", "tokenizer", "model", "training", "decoding", "evaluation", "publishing"}
+    silent = {name for name, field in kind.model_fields.items() if not field.description}
+    assert silent <= (sections_of_recipe if kind in RECIPES.values() else set())

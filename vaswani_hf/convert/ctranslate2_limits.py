@@ -1,0 +1,45 @@
+"""What CTranslate2 expresses of a config; this file does not import CTranslate2."""
+
+from ..model.configuration_vaswani import VaswaniConfig
+from .formats import Expressible, Limit, needs_start_token
+from .scores import SCALED_DOT_LIMITS
+
+# The names of CTranslate2's activations by the names of transformers.
+ACTIVATIONS = {
+    "gelu": "GELU",
+    "gelu_fast": "GELUTanh",
+    "gelu_new": "GELUTanh",
+    "gelu_python": "GELU",
+    "gelu_pytorch_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "relu": "RELU",
+    "sigmoid": "Sigmoid",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+}
+
+
+def _known_activation(config: VaswaniConfig) -> str | None:
+    if config.activation_function in ACTIVATIONS:
+        return None
+    return f"it has {', '.join(sorted(ACTIVATIONS))}"
+
+
+def _needs_end_token(config: VaswaniConfig) -> str | None:
+    return "its search ends with a token" if config.eos_token_id is None else None
+
+
+_LIMITS: dict[str, Limit] = {
+    "activation_function": _known_activation,
+    "eos_token_id": _needs_end_token,
+    "decoder_start_token_id": needs_start_token,
+    **SCALED_DOT_LIMITS,
+}
+_FIELDS = """
+    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
+    decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position layer_norm_eps
+    position_embedding max_position_embeddings scale_embedding share_encoder_decoder_embeddings
+    tie_word_embeddings attention_bias use_cache bos_token_id pad_token_id
+""".split()
+EXPRESSIBLE = Expressible("CTranslate2", frozenset(_FIELDS), _LIMITS)
