@@ -13,15 +13,15 @@ import pytest
 
 from vaswani_hf.convert.export import export
 from vaswani_hf.data.corpus import load_split, pin_dataset
+from vaswani_hf.model.backend_vaswani import PyTorchBackend
+from vaswani_hf.model.options_vaswani import TranslationOptions
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push_checkpoint
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.schema import DataSection
 from vaswani_hf.training import train
-from vaswani_hf.translation.distillation import DistillationJob, distill
-from vaswani_hf.model.backend_vaswani import PyTorchBackend
-from vaswani_hf.model.options_vaswani import TranslationOptions
 from vaswani_hf.translation import Translator
+from vaswani_hf.translation.distillation import DistillationJob, distill
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """

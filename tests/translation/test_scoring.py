@@ -8,7 +8,14 @@ import torch
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
 from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.scoring_vaswani import Translation, Word, align_words, join_translations, shift_alignment, target_word_indices
+from vaswani_hf.model.scoring_vaswani import (
+    Translation,
+    Word,
+    align_words,
+    join_translations,
+    shift_alignment,
+    target_word_indices,
+)
 from vaswani_hf.translation import Translator
 
 TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
@@ -62,8 +69,7 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
         )
         rows = [
-            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1)
-            for i, row in enumerate(found.sequences.tolist())
+            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1) for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
