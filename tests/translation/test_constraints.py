@@ -64,20 +64,19 @@ def test_phrases_go_where_they_are_or_to_the_longest_part():
 def test_prefixes_are_padded_on_the_left(tiny_model):
     backend = PyTorchBackend(tiny_model())
 
-    def arguments_of(*prefixes, phrases=([], [], [])):
-        segments = [
-            Segment("", [5, 2], prefix=prefix, phrases=of_segment)
-            for prefix, of_segment in zip(prefixes, phrases, strict=False)
-        ]
-        return backend._generate_arguments(segments, [segment.prefix for segment in segments], {})
+    def arguments_of(prefixes, phrases=((), (), ())):
+        segments = []
+        for prefix, of_segment in zip(prefixes, phrases, strict=False):
+            segments.append(Segment("", [5, 2], prefix=prefix, phrases=[*of_segment]))
+        return backend._generate_arguments(segments, prefixes, {})
 
-    arguments = arguments_of([5], [], [6, 7], phrases=([], [[8, 9]], []))
+    arguments = arguments_of([[5], [], [6, 7]], ((), ([8, 9],), ()))
     assert arguments["decoder_input_ids"].tolist() == [[1, 0, 5], [1, 1, 0], [0, 6, 7]]
     assert arguments["decoder_attention_mask"].tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1]]
     assert arguments["must_contain"] == [[], [[8, 9]], []]
     plain = {"input_ids", "attention_mask", "return_dict_in_generate"}
-    assert arguments_of([], []).keys() == plain
-    assert arguments_of([5], [6]).keys() == plain | {"decoder_input_ids"}
+    assert arguments_of([[], []]).keys() == plain
+    assert arguments_of([[5], [6]]).keys() == plain | {"decoder_input_ids"}
 
 
 def test_translations_end_at_their_end_or_before_their_padding():

@@ -69,8 +69,7 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
         )
         rows = [
-            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1)
-            for i, row in enumerate(found.sequences.tolist())
+            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1) for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]

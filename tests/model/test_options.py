@@ -1,0 +1,62 @@
+"""The options of a translation: each one is described, and an impossible value is named with what it must be."""
+
+from dataclasses import fields
+
+import pytest
+from transformers import GenerationConfig
+
+from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions, setting_of, type_of
+
+
+@pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])
+def test_each_option_has_help_and_its_default_is_possible(kind):
+    assert all(field.metadata["help"] for field in fields(kind))
+    kind()
+    TranslationOptions(generate={field.name: field.default for field in fields(SearchSettings)})
+
+
+def test_types_are_those_of_the_command_line():
+    types = {field.name: type_of(field) for field in (*fields(SearchSettings), *fields(TranslationOptions))}
+    assert types["num_beams"] is types["seed"] is int
+    assert types["length_penalty"] is types["max_length_a"] is float
+    assert types["length_penalty_type"] is types["on_error"] is str
+    assert types["do_sample"] is types["split_sentences"] is bool
+    assert types["generate"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
+        ({"num_beams": True}, "`num_beams` must be a positive integer, but is True."),
+        ({"num_return_sequences": 2.5}, "`num_return_sequences` must be a positive integer, but is 2.5."),
+        ({"top_k": -1, "do_sample": True}, "`top_k` must be an integer of 0 or more, but is -1."),
+        ({"top_p": 2, "do_sample": True}, "`top_p` must be a number above 0 and at most 1, but is 2."),
+        ({"temperature": float("inf"), "do_sample": True}, "`temperature` must be a number above 0, but is inf."),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
+        ({"coverage_penalty": -1}, "`coverage_penalty` must be a number of 0 or more, but is -1."),
+        ({"length_penalty_type": "wu"}, '`length_penalty_type` must be "gnmt" or "power", but is \'wu\'.'),
+        ({"early_stopping": "now"}, "`early_stopping` must be False, True or \"never\", but is 'now'."),
+        ({"do_sample": "yes"}, "`do_sample` must be True or False, but is 'yes'."),
+        ({"seed": -1}, "`seed` must be an integer from 0 to 4294967295, but is -1."),
+        ({"seed": 2**32}, "`seed` must be an integer from 0 to 4294967295, but is 4294967296."),
+        ({"window": 0}, "`window` must be a positive integer, but is 0."),
+        ({"on_error": "skp"}, '`on_error` must be "fail" or "skip", but is \'skp\'.'),
+        ({"generation_config": GenerationConfig(num_beams=0)}, "`num_beams` must be a positive integer, but is 0."),
+    ],
+)
+def test_an_impossible_value_is_named(options, message):
+    with pytest.raises(ValueError) as raised:
+        TranslationOptions.of(**options)
+    assert str(raised.value) == message
+
+
+def test_settings_of_sampling_count_only_where_it_samples():
+    assert TranslationOptions.of(temperature=0.0, num_beams=4).generate == {"temperature": 0.0, "num_beams": 4}
+
+
+def test_the_call_comes_first_then_its_config_then_the_checkpoint():
+    checkpoint, config = GenerationConfig(num_beams=2), GenerationConfig(num_beams=3)
+    assert setting_of("num_beams", {"num_beams": None, "generation_config": config}, checkpoint) is None
+    assert setting_of("num_beams", {"generation_config": config}, checkpoint) == 3
+    assert setting_of("num_beams", {"generation_config": GenerationConfig()}, checkpoint) == 2
