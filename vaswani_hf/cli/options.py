@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Literal, NoReturn, Self, get_args, get_origin
 
-from pydantic import Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..model.configuration_vaswani import nearest_name
@@ -36,6 +36,9 @@ SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b
 
 class Options(Settings):
     """The options of a command."""
+
+    # A class that is not used needs no validator, which takes time to build.
+    model_config = ConfigDict(defer_build=True)
 
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
@@ -61,6 +64,9 @@ def on_command_line(default: Any = ..., **extra: Any) -> Any:
 
 
 class _TranslationBase(Options):
+    # pydantic would look for the source code of the derived classes in all modules.
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
     @model_validator(mode="after")
     def _check_number_of_translations(self) -> Self:
         settings = self.translation_settings()
