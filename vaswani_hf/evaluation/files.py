@@ -16,8 +16,7 @@ from ..translation.output import check_output, output_file, standard_output
 from ..translation.translator import Translator
 from .bleu import check_tokenizer, score_translations
 from .comet import CometError, check_comet, comet_scores
-from .comparison import check_comparable, compare_systems, comparison_as_text
-from .comparison_picture import COLORS, comparison_picture
+from .comparison import COLORS, check_comparable, compare_systems, comparison_as_text, comparison_picture
 from .evaluate import evaluate_translator, translate_test_set
 
 
