@@ -17,7 +17,6 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
-from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.lines import read_lines
 from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
@@ -341,16 +340,6 @@ def test_several_files_are_read_one_after_another(tmp_path, streaming):
     assert pairs == [PAIRS[0], ("ein", "a")]
 
 
-def test_a_change_of_one_of_several_files_is_seen(tmp_path):
-    folder = numbered(tmp_path, {"a.en": 2, "b.en": 1})
-    files = {"source_file": f"{folder}/*.en", "target_file": f"{folder}/*.en"}
-    assert len(read(**files)) == 3
-    numbered(tmp_path, {"b.en": 4})
-    assert len(read(**files)) == 6
-    numbered(tmp_path, {"c.en": 4})
-    assert len(read(**files)) == 10
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
@@ -490,11 +479,6 @@ def test_text_and_index_are_kept_on_demand(tokenizer, streaming):
     assert rows == [(index, RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
 
 
-def test_without_a_ratio_lengths_may_differ(tokenizer):
-    _, report = prepare(tokenizer, raw_pairs(), max_length_ratio=None)
-    assert report == CorpusReport(kept=5, empty=2, too_long=1)
-
-
 def test_each_side_has_its_tokenizer(tokenizer):
     target_tokenizer = train_tokenizer(["abcd abcd"], 265)
     prepared, _ = prepare_pairs(
@@ -520,14 +504,6 @@ def test_a_stream_of_several_batches_counts_once(tokenizer):
     assert report.read == 0
     assert [row["index"] for row in prepared] == list(range(1500, 2200))
     assert report == CorpusReport(kept=700, empty=1500)
-
-
-def test_pair_lengths(tokenizer):
-    prepared, _ = prepare(tokenizer, raw_pairs())
-    source_lengths, target_lengths = pair_lengths(prepared)
-    assert source_lengths.tolist() == [5, 10, 3]
-    assert target_lengths.tolist() == [6, 10, 6]
-    assert source_lengths.dtype == target_lengths.dtype == "int64"
 
 
 def test_nothing_kept_is_an_error(tokenizer):

@@ -166,14 +166,6 @@ def test_a_stream_is_batched_window_by_window(lengths):
     assert sum(source[batch].sum() + target[batch].sum() for batch in batches) / positions > 0.85
 
 
-def test_an_epoch_shuffles_the_stream_itself(lengths):
-    shuffled = stream(lengths).shuffle(seed=1, buffer_size=COUNT)
-    batches = numbers(itertools.islice(EndlessStream(shuffled, *BUDGETS, seed=3, window_batches=20), 1000))
-    epochs = [rows(batch for batch in batches if batch[0][0] == epoch) for epoch in range(2)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(COUNT))] * 2
-    assert set(epochs[0][:50]) != set(epochs[1][:50])
-
-
 @pytest.mark.parametrize("rest", [1, 3, 12, 13, 40])
 def test_the_last_window_of_an_epoch_takes_a_rest_of_less_than_a_batch(rest):
     # Ten pairs of nine tokens fill a batch, 40 a window of four.
@@ -288,9 +280,8 @@ def test_a_state_of_before_the_window_is_refused(lengths):
     begin = stream.state_dict()["first_batch"]
     assert 0 < begin < 30
     assert stream.state_dict(begin)["position"] == begin
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"must be at least {begin}, where the window begins, but is {begin - 1}"):
         stream.state_dict(begin - 1)
-    assert str(caught.value) == f"`position` must be at least {begin}, where the window begins, but is {begin - 1}."
 
 
 def test_resuming_encodes_no_more_than_a_window_again():
@@ -309,15 +300,6 @@ def test_resuming_encodes_no_more_than_a_window_again():
     next(iter(resumed))
     # One window of 1000 pairs and a batch, in steps of the 1000 that map() encodes at once.
     assert report.read <= 3000
-
-
-def test_a_streamed_pair_beyond_a_budget_is_an_error(lengths):
-    too_long = np.where(np.arange(COUNT) == 500, BUDGETS[1] + 1, 5)
-    with pytest.raises(ValueError) as caught:
-        list(itertools.islice(streamed((lengths[0], too_long)), COUNT))
-    assert str(caught.value) == (
-        "`target_tokens` must be at least the 71 tokens of the longest target sentence, but is 70."
-    )
 
 
 def test_a_stream_without_pairs_is_an_error(lengths):

@@ -12,8 +12,13 @@ from tqdm.auto import tqdm
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.evaluation.bleu import score_translations
-from vaswani_hf.evaluation.comparison import check_comparable, compare_systems, comparison_as_text, length_buckets
-from vaswani_hf.evaluation.comparison_picture import comparison_picture
+from vaswani_hf.evaluation.comparison import (
+    check_comparable,
+    compare_systems,
+    comparison_as_text,
+    comparison_picture,
+    length_buckets,
+)
 
 WORDS = [f"w{number}" for number in range(30)]
 DIFFERING = 12
@@ -181,7 +186,7 @@ def test_the_tables_show_all_systems_and_scores(results):
     assert table[2].split() == [first["words"], str(first["sentences"]), *scores]
 
 
-def test_progress_names_the_test_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
+def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
     sources, references, systems = texts
     # As on a terminal: elsewhere a bar is switched off, and counts nothing.
     terminal, bars = io.StringIO(), []
@@ -190,8 +195,7 @@ def test_progress_names_the_test_and_ends_when_the_work_does(texts, few_samples,
     # One system with p-values and one without.
     compare_systems({**systems, "same": systems["worse"]}, sources, references)
     assert bars[0].n == bars[0].total > 0
-    assert "\r50 randomization trials of BLEU:  " in terminal.getvalue()
-    assert terminal.getvalue().startswith("\rcomparing:   0 % [") and ": :" not in terminal.getvalue()
+    assert "\rcomparing chrF: " in terminal.getvalue()
 
 
 def test_a_picture_takes_any_name_and_is_the_same_twice(results):

@@ -185,7 +185,7 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
                 raise ValueError("`--picture` shows a comparison and must come with `--compare`.")
             if not self.picture.lower().endswith(".png"):
                 raise ValueError(f"`--picture` must end in .png, but is {self.picture}.")
-            from ..evaluation.comparison_picture import COLORS
+            from ..evaluation.comparison import COLORS
 
             if len(systems) > len(COLORS):
                 raise ValueError(
@@ -290,8 +290,7 @@ def _evaluate_trees(options: TreeEvaluation) -> None:
 def _evaluate_translations(options: TranslationEvaluation) -> None:
     """Score the translations of one system, or compare several."""
     from ..evaluation.bleu import check_tokenizer, score_translations
-    from ..evaluation.comparison import check_comparable, compare_systems, comparison_as_text
-    from ..evaluation.comparison_picture import comparison_picture
+    from ..evaluation.comparison import check_comparable, compare_systems, comparison_as_text, comparison_picture
     from ..evaluation.evaluate import evaluate, translate_test_set
     from ..translation.translator import Translator
 

@@ -1,8 +1,8 @@
 """COMET by its own command, `comet-score`, in a process and an environment of its own.
 
-unbabel-comet wants transformers below 5 and numpy below 2, which this package cannot run with, so that no extra could
-install it beside this package. A model of COMET is a pickle, which runs what its publisher wrote into it when it is loaded:
-that happens in the process of `comet-score`, with the rights of the user.
+unbabel-comet wants transformers below 5 and numpy below 2, which this package cannot run with, so that no
+extra could install it beside this package. A model of COMET is a pickle, which runs what its publisher wrote
+into it when it is loaded: that happens in the process of `comet-score`, with the rights of the user.
 """
 
 import json
@@ -25,18 +25,11 @@ class CometError(ValueError):
 
 
 def check_comet(model: str) -> None:
-    """Refuse COMET where its command or its checkpoint is missing.
-
-    Args:
-        model (str): As in `comet_scores`.
-
-    Raises:
-        CometError: If there is no command `comet-score`, or a file is named that does not exist.
-    """
+    """Refuse COMET if its command or its checkpoint is missing."""
     if shutil.which(COMMAND) is None:
         raise CometError(
-            f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of its own, with "
-            "`pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
+            f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of its"
+            " own, with `pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
         )
     if model.endswith(".ckpt") and not Path(model).is_file():
         raise CometError(f"`--comet` must be user/name on the Hub or an existing .ckpt file, but is {model}.")
@@ -49,20 +42,15 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """The COMET score of each sentence of each system; that of a system is their mean.
+    """The COMET score of each sentence of each system. The score of a system is their mean.
 
     Args:
-        model (str): A model such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
-        systems (Mapping): The translations of each system, by its name.
-        sources (Sequence): Sentences.
-        references (Sequence): Their references.
-        device (str, optional): "cpu" keeps COMET from the GPU; it takes one where there is one by default.
-
-    Returns:
-        dict: The scores of each system, by its name.
-
-    Raises:
-        CometError: If the command fails, as it does if the model cannot be had, or writes something else.
+        model: A model such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt
+            file.
+        systems: The translations of each system, by its name.
+        sources: Sentences.
+        references: Their references.
+        device: "cpu" keeps COMET from the GPU; COMET takes a GPU if there is one by default.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
@@ -73,22 +61,17 @@ def comet_scores(
         for file, translations in zip(files, systems.values(), strict=True):
             _write(Path(file), translations)
         num_gpus = 1 if torch.cuda.is_available() and not (device or "").startswith("cpu") else 0
-        command = [
-            COMMAND,
-            "-s",
-            str(folder / "source"),
-            "-r",
-            str(folder / "reference"),
-            "-t",
-            *files,
+        texts = ["-s", str(folder / "source"), "-r", str(folder / "reference"), "-t", *files]
+        options = [
             "--model",
             model,
+            "--gpus",
+            str(num_gpus),
+            "--only_system",
+            "--to_json",
+            str(folder / "scores.json"),
         ]
-        _run(
-            [*command, "--gpus", str(num_gpus), "--only_system", "--to_json", str(folder / "scores.json")],
-            model,
-            folder,
-        )
+        _run([COMMAND, *texts, *options], model, folder)
         scores = _read(folder / "scores.json", files, len(sources))
     return dict(zip(systems, scores, strict=True))
 
@@ -104,24 +87,22 @@ def _run(command: list[str], model: str, folder: Path) -> None:
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
         errors = None if shows else log
-        finished = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors, env=environment)
+        finished = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors, env=environment
+        )
     if finished.returncode:
         lines = (folder / "log").read_text(encoding="utf-8", errors="replace").split("\n")
-        last = next(
-            (line.strip() for line in reversed(lines) if line.strip()), "it says why above" if shows else "no word"
-        )
+        said = [line.strip() for line in lines if line.strip()] or [
+            "it says why above" if shows else "no word"
+        ]
         raise CometError(
-            f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {last[:300]}); check that the model exists, can "
-            "be downloaded or is a .ckpt file, or leave out `--comet`."
+            f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {said[-1][:300]}); check that"
+            " the model exists, can be downloaded or is a .ckpt file, or leave out `--comet`."
         )
 
 
 def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
-    """The scores of each file.
-
-    Raises:
-        CometError: If the command has written no scores, or not one for each sentence.
-    """
+    """The scores of each file."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]

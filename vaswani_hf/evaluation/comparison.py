@@ -1,5 +1,10 @@
-"""Systems on one test set: intervals and significance of their BLEU and chrF, by sacrebleu, and scores by source length."""
+"""Systems on one test set: significance and intervals of BLEU and chrF by sacrebleu, and scores by length.
 
+`compare_systems` computes the numbers, `comparison_as_text` shows them as tables, and `comparison_picture` as
+bars.
+"""
+
+import io
 import math
 import os
 import statistics
@@ -13,31 +18,27 @@ from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics
 # sacrebleu's own numbers: resamples of the bootstrap, and trials of the approximate randomization.
 RESAMPLES = 1000
 TRIALS = 10_000
-# Of m sentences whose translations differ the randomization gives the observed difference or a larger one in at least 2 of
-# 2^m cases, 0.002 of them with 10. sacrebleu does not count equal ones: of a single sentence it would say p = 0.0001.
+# If m sentences have different translations, the randomization gives the observed difference or a larger one
+# in at least 2 of 2^m cases, 0.002 of them with 10. sacrebleu does not count equal ones: of a single sentence
+# it would say p = 0.0001.
 FEWEST_SENTENCES = 10
 # sacrebleu holds a number of 8 bytes per sentence and trial: 1.6 GB.
 MOST_SENTENCES = 20_000
 # The most words of each bucket but the last, as in compare-mt (Neubig et al., 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
+# Okabe and Ito's colours, which stay apart for the colour-blind and in print; the baseline is grey.
+COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
 
 
 def check_comparable(num_sentences: int) -> None:
-    """Refuse what sacrebleu's tests cannot do.
-
-    Args:
-        num_sentences (int): The length of the test set.
-
-    Raises:
-        ValueError: If there are too many sentences, or the seed that sacrebleu takes from the environment is none.
-    """
+    """Refuse what sacrebleu's tests cannot do."""
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
-            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need gigabytes of memory, "
-            f"but `--source` has {num_sentences:,}; take a sample."
+            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need"
+            f" gigabytes of memory, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     # With 0 sacrebleu would draw other numbers for each system, and say that it did not.
@@ -46,14 +47,7 @@ def check_comparable(num_sentences: int) -> None:
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """The sentences of each length that occurs, in words, which are what white space separates.
-
-    Args:
-        sources (Sequence): Sentences.
-
-    Returns:
-        dict: Indices of sentences by names such as "11-20" words, short ones first.
-    """
+    """The indices of the sentences of each length, by names such as "11-20" words, short ones first."""
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
     buckets: dict[str, list[int]] = {name: [] for name in names}
@@ -68,136 +62,125 @@ def compare_systems(
     sources: Sequence[str],
     references: Sequence[str],
     comet: Mapping[str, Sequence[float]] | None = None,
-    **scoring: Any,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """The scores of systems, the significance of their differences from the first one, and their scores by source length.
+    """The scores of systems, in all and by source length, and their significance against the first one.
 
-    The p-values are those of sacrebleu (Post, 2018): paired bootstrap resampling (Koehn, 2004) and paired approximate
-    randomization (Riezler and Maxwell, 2005). The intervals are of 95 %, by the bootstrap.
+    The p-values are those of sacrebleu (Post, 2018): paired bootstrap resampling (Koehn, 2004) and paired
+    approximate randomization (Riezler and Maxwell, 2005). The intervals are of 95 %, by the bootstrap.
 
     Args:
         systems (Mapping): The translations of each system, by its name; the first one is the baseline.
         sources (Sequence): Sentences.
         references (Sequence): Their references.
         comet (Mapping, optional): COMET's score of each translation, by the name of the system.
-        **scoring: `tokenize`, `lowercase` and `split_compounds`, as in `score_translations`.
+        tokenize (str): As in `score_translations`.
+        lowercase (bool): As in `score_translations`.
+        split_compounds (bool): As in `score_translations`.
 
     Returns:
-        dict: `baseline`; `sentences`; `systems`, a list with `system`, `differing_sentences` from the baseline, and for
-            each metric `score`, `confidence_interval` and, except for the baseline, `p_bootstrap` and `p_randomization`;
-            `lengths`, a list with `words`, `sentences` and such `systems`, without p-values; `bleu_signature` and
-            `chrf_signature`; `notes`. An interval or p-value that too few sentences support is None.
-
-    Raises:
-        ValueError: If sacrebleu's tests cannot be done.
+        dict: `baseline`; `sentences`; `systems`, a list with `system`, `differing_sentences` from the
+            baseline, and for each metric `score`, `confidence_interval` and, except for the baseline,
+            `p_bootstrap` and `p_randomization`; `lengths`, a list with `words`, `sentences` and such
+            `systems`, without p-values; `bleu_signature` and `chrf_signature`; `notes`. An interval or
+            p-value that too few sentences support is None.
     """
+    from tqdm.auto import tqdm
+
     check_comparable(len(sources))
-    metrics = corpus_metrics(**{"tokenize": "13a", "lowercase": False, "split_compounds": False, **scoring})
-    baseline = next(iter(systems.values()))
-    rows: list[dict[str, Any]] = [
-        {"system": name, "differing_sentences": sum(map(str.__ne__, texts, baseline))}
-        for name, texts in systems.items()
-    ]
-    signatures: dict[str, str] = {}
+    metrics = corpus_metrics(tokenize, lowercase, split_compounds)
+    buckets = length_buckets(sources)
+    baseline = next(iter(systems))
+    rows: list[dict[str, Any]] = []
+    for name, texts in systems.items():
+        differing = sum(map(str.__ne__, texts, systems[baseline]))
+        rows.append({"system": name, "differing_sentences": differing})
     lengths: list[dict[str, Any]] = []
-    with _Tests(_work(rows, len(sources)) * len(metrics)) as tests:
+    for words, indices in buckets.items():
+        of_systems = [{"system": name} for name in systems]
+        lengths.append({"words": words, "sentences": len(indices), "systems": of_systems})
+    signatures: dict[str, str] = {}
+    # disable=None: no bar where stderr is no terminal.
+    with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
-            signatures[f"{key}_signature"] = _add_metric(rows, key, metric, systems, references, tests)
-        for words, indices in length_buckets(sources).items():
-            lengths.append(
-                {"words": words, "sentences": len(indices), "systems": [{"system": name} for name in systems]}
-            )
-            of_bucket = {name: [texts[index] for index in indices] for name, texts in systems.items()}
-            its_references = [references[index] for index in indices]
-            for key, metric in metrics.items():
-                _add_intervals(lengths[-1]["systems"], key, metric, of_bucket, its_references, tests)
+            bar.set_description(f"comparing {METRIC_NAMES[key]}")
+            signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
+            _add_scores(rows, key, bootstrap, len(references))
+            bar.update()
+            testable = [row for row in rows[1:] if _is_testable(row)]
+            compared = {name: systems[name] for name in [baseline, *(row["system"] for row in testable)]}
+            _, randomization = _test("ar", TRIALS, compared, references, metric)
+            _add_p_values(rows, testable, key, bootstrap, randomization)
+            bar.update()
+            signature.update("ar", TRIALS)
+            signatures[f"{key}_signature"] = str(signature)
+            for bucket, indices in zip(lengths, buckets.values(), strict=True):
+                of_bucket = {name: [texts[index] for index in indices] for name, texts in systems.items()}
+                its_references = [references[index] for index in indices]
+                _, results = _test("bs", RESAMPLES, of_bucket, its_references, metric)
+                _add_scores(bucket["systems"], key, results, len(indices))
+                bar.update()
     if comet is not None:
         _add_comet(rows, comet, range(len(sources)))
-        for bucket, indices in zip(lengths, length_buckets(sources).values(), strict=True):
+        for bucket, indices in zip(lengths, buckets.values(), strict=True):
             _add_comet(bucket["systems"], comet, indices)
-    shape = {"baseline": next(iter(systems)), "sentences": len(sources), "systems": rows, "lengths": lengths}
-    return {**shape, **signatures, "notes": _notes(rows, len(sources), bool(scoring.get("split_compounds")))}
+    shape = {"baseline": baseline, "sentences": len(sources), "systems": rows, "lengths": lengths}
+    return {**shape, **signatures, "notes": _notes(rows, len(sources), split_compounds)}
 
 
-class _Tests:
-    """The tests of sacrebleu, with progress and the time left on a terminal.
-
-    Args:
-        work (int): As from `_work`, of all tests.
-    """
-
-    def __init__(self, work: int):
-        from tqdm.auto import tqdm
-
-        shape = "{desc}{percentage:3.0f} % [{elapsed}<{remaining}]"
-        # disable=None: no bar where stderr is no terminal.
-        self._bar = tqdm(total=work, bar_format=shape, desc="comparing: ", disable=None, leave=False)
-
-    def __enter__(self) -> "_Tests":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def run(self, kind: str, systems: Systems, references: Sequence[str], metric: Any) -> tuple[Any, list[Result]]:
-        """The signature of a test, and the results of each system: "bs" by the bootstrap, "ar" by randomization."""
-        number = RESAMPLES if kind == "bs" else TRIALS
-        what = "bootstrap resamples" if kind == "bs" else "randomization trials"
-        self._bar.set_description(f"{number:,} {what} of {type(metric).__name__.replace('CHRF', 'chrF')}")
-        test = PairedTest(list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=number)
-        signatures, columns = test()
-        ((name, signature),) = signatures.items()
-        self._bar.update(_bootstrap_work(len(systems), len(references)) if kind == "bs" else 4 * len(references))
-        return signature, columns[name]  # type: ignore[return-value]
-
-
-def _bootstrap_work(num_systems: int, num_sentences: int) -> int:
-    # sacrebleu resamples the baseline once more for each other system.
-    return (2 * num_systems - 1) * num_sentences
-
-
-def _work(rows: Sequence[Mapping[str, Any]], num_sentences: int) -> int:
-    """What the tests of one metric cost, in bootstraps of one sentence; a randomization takes as long as about four."""
-    return 2 * _bootstrap_work(len(rows), num_sentences) + 4 * num_sentences * sum(map(_is_testable, rows))
+def _test(
+    kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
+) -> tuple[Any, list[Result]]:
+    """The signature and the result of each system: "bs" by the bootstrap, "ar" by the randomization."""
+    test = PairedTest(
+        list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
+    )
+    signatures, columns = test()
+    ((name, signature),) = signatures.items()
+    return signature, columns[name]  # type: ignore[return-value]
 
 
 def _is_testable(row: Mapping[str, Any]) -> bool:
     return row["differing_sentences"] >= FEWEST_SENTENCES
 
 
-def _add_intervals(
-    rows: list[dict[str, Any]], key: str, metric: Any, systems: Systems, references: Sequence[str], tests: _Tests
-) -> tuple[Any, list[Result]]:
-    """Adds the score and the confidence interval of each system; gives back what the bootstrap did."""
-    signature, results = tests.run("bs", systems, references, metric)
+def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
+    """Adds the score and the confidence interval of each system."""
     for row, result in zip(rows, results, strict=True):
         # sacrebleu's mean is a float32.
-        ends = [max(0.0, float(result.mean - result.ci)), min(100.0, float(result.mean + result.ci))]  # type: ignore[operator]
-        interval = ends if len(references) >= FEWEST_SENTENCES else None
+        mean = float(result.mean)  # type: ignore[arg-type]
+        half = float(result.ci)  # type: ignore[arg-type]
+        interval = None
+        if num_sentences >= FEWEST_SENTENCES:
+            interval = [max(0.0, mean - half), min(100.0, mean + half)]
         row[key] = {"score": float(result.score), "confidence_interval": interval}
-    return signature, results
 
 
-def _add_metric(
-    rows: list[dict[str, Any]], key: str, metric: Any, systems: Systems, references: Sequence[str], tests: _Tests
-) -> str:
-    """Adds scores, intervals and p-values of a metric; gives back the signature of all these."""
-    signature, results = _add_intervals(rows, key, metric, systems, references, tests)
-    signature.update("ar", TRIALS)
-    baseline = next(iter(systems))
-    for row, bootstrap in zip(rows[1:], results[1:], strict=True):
-        row[key] |= {"p_bootstrap": None, "p_randomization": None}
-        if _is_testable(row):
-            pair = {name: systems[name] for name in (baseline, row["system"])}
-            randomization = tests.run("ar", pair, references, metric)[1][1]
+def _add_p_values(
+    rows: list[dict[str, Any]],
+    testable: list[dict[str, Any]],
+    key: str,
+    bootstrap: list[Result],
+    randomization: list[Result],
+) -> None:
+    """Adds the p-values of all systems but the baseline, which is the first one of both results."""
+    by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
+    for row, result in zip(rows[1:], bootstrap[1:], strict=True):
+        p_values: tuple[Any, Any] = (None, None)
+        if row["system"] in by_name:
+            p_values = (result.p_value, by_name[row["system"]].p_value)
             # sacrebleu counts larger differences and no equal ones: of equal scores it would say p = 0.001.
-            is_tied = math.isclose(bootstrap.score, results[0].score, abs_tol=1e-9)
-            p_values = (1.0, 1.0) if is_tied else (bootstrap.p_value, randomization.p_value)
-            row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
-    return str(signature)
+            if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
+                p_values = (1.0, 1.0)
+        row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
 
 
-def _add_comet(rows: list[dict[str, Any]], comet: Mapping[str, Sequence[float]], indices: Sequence[int]) -> None:
+def _add_comet(
+    rows: list[dict[str, Any]], comet: Mapping[str, Sequence[float]], indices: Sequence[int]
+) -> None:
     for row in rows:
         row["comet"] = {"score": statistics.fmean(comet[row["system"]][index] for index in indices)}
 
@@ -207,8 +190,8 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
     for row in rows[1:]:
         if not _is_testable(row):
             notes.append(
-                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the translations; p-values need "
-                f"{FEWEST_SENTENCES} that differ."
+                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the"
+                f" translations; p-values need {FEWEST_SENTENCES} that differ."
             )
     if num_sentences < FEWEST_SENTENCES:
         notes.append(f"Intervals need {FEWEST_SENTENCES} sentences, but there are {num_sentences:,}.")
@@ -218,22 +201,22 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
 
 
 def comparison_as_text(results: Mapping[str, Any]) -> str:
-    """The results as tables: for each metric the systems, then the systems by source length.
-
-    Args:
-        results (Mapping): As from `compare_systems`.
-    """
+    """The results as tables: for each metric the systems, then the systems by source length."""
     width = max(len(row["system"]) for row in results["systems"]) + len(" (baseline)")
+    keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
     blocks = []
-    for key in (key for key in METRIC_NAMES if key in results["systems"][0]):
-        columns = f"{'score':>7}" + ("" if key == "comet" else "    95 % interval  p bootstrap  p randomization")
+    for key in keys:
+        columns = f"{'score':>7}" + (
+            "" if key == "comet" else "    95 % interval  p bootstrap  p randomization"
+        )
         lines = [f"{METRIC_NAMES[key]:{width}}  {columns}"]
         for row in results["systems"]:
             name = row["system"] + (" (baseline)" if row is results["systems"][0] else "")
             lines.append(f"{name:{width}}  {_cells(row[key], key)}".rstrip())
-        lines += [results[f"{key}_signature"]] if f"{key}_signature" in results else []
+        if f"{key}_signature" in results:
+            lines.append(results[f"{key}_signature"])
         blocks.append("\n".join(lines))
-    blocks += [_length_table(results, key) for key in METRIC_NAMES if key in results["systems"][0]]
+    blocks += [_length_table(results, key) for key in keys]
     return "\n\n".join([*blocks, *results["notes"]])
 
 
@@ -242,12 +225,12 @@ def _cells(scores: Mapping[str, Any], key: str) -> str:
         return f"{scores['score']:7.4f}"
     interval = scores["confidence_interval"]
     ends = "-" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
-    p_values = [
-        f"{scores[name]:.4f}" if scores.get(name) is not None else "-" for name in ("p_bootstrap", "p_randomization")
-    ]
-    return f"{scores['score']:7.2f}  {ends:>15}  " + (
-        f"{p_values[0]:>11}  {p_values[1]:>15}" if "p_bootstrap" in scores else ""
-    )
+    cells = f"{scores['score']:7.2f}  {ends:>15}  "
+    if "p_bootstrap" in scores:
+        p_values = [scores["p_bootstrap"], scores["p_randomization"]]
+        bootstrap, randomization = ("-" if p_value is None else f"{p_value:.4f}" for p_value in p_values)
+        cells += f"{bootstrap:>11}  {randomization:>15}"
+    return cells
 
 
 def _length_table(results: Mapping[str, Any], key: str) -> str:
@@ -259,3 +242,40 @@ def _length_table(results: Mapping[str, Any], key: str) -> str:
         scores = [f"{row[key]['score']:{max(7, len(row['system']))}.{digits}f}" for row in bucket["systems"]]
         lines.append("  ".join([f"{bucket['words']:5}", f"{bucket['sentences']:9,}", *scores]))
     return "\n".join(lines)
+
+
+def comparison_picture(results: Mapping[str, Any]) -> bytes:
+    """A PNG: BLEU of each system on all sentences and by words of the source, with 95 % intervals.
+
+    The results are those of `compare_systems`, of at most as many systems as there are colours.
+    """
+    # Only a picture needs matplotlib.
+    from matplotlib.figure import Figure
+
+    all_sentences = {"words": "all", "sentences": results["sentences"], "systems": results["systems"]}
+    groups = [all_sentences, *results["lengths"]]
+    names = [row["system"] for row in results["systems"]]
+    width = 0.8 / len(names)
+    figure = Figure(figsize=(max(7.0, 1.3 * len(groups)), 4.5), layout="constrained")
+    bleu = "compound-split BLEU" if "split_compounds" in results["bleu_signature"] else "BLEU"
+    axes = figure.add_subplot(xlabel="words of the source (sentences)", ylabel=bleu)
+    for number, name in enumerate(names):
+        scores = [group["systems"][number]["bleu"] for group in groups]
+        places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
+        # A dollar sign would begin a formula, and a first underscore hide the name.
+        label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
+        axes.bar(
+            places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]
+        )
+        for place, score in zip(places, scores, strict=True):
+            if score["confidence_interval"] is not None:
+                axes.plot([place, place], score["confidence_interval"], color="black", linewidth=1.2)
+    axes.set_xticks(range(len(groups)), [f"{group['words']}\n({group['sentences']:,})" for group in groups])
+    axes.set_ylim(bottom=0)
+    axes.axvline(0.5, color="black", linewidth=0.6, linestyle=":")
+    axes.spines[["top", "right"]].set_visible(False)
+    title = f"lines: 95 % interval by the bootstrap, from {FEWEST_SENTENCES} sentences on"
+    figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left")
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()
