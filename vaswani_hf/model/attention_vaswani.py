@@ -503,8 +503,10 @@ class VaswaniAttention(nn.Module):
         scores = self.scores(query, key)  # [B, H, T, S]
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
-            lowest = torch.finfo(scores.dtype).min
-            scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask.bool(), lowest)
+            if mask.is_floating_point():
+                scores = scores + mask
+            else:
+                scores = scores.masked_fill(~mask.bool(), torch.finfo(scores.dtype).min)
         return nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def forward(

@@ -109,7 +109,8 @@ def _setting(settings: Any, name: str) -> Any:
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
     """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
-    a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
+    a = getattr(config, "max_length_a", None)
+    b = getattr(config, "max_length_b", None)
     if a is None and b is None:
         return None
     # 0.29 * 100 is a little less than 29 to a computer.
@@ -360,26 +361,31 @@ class VaswaniGeneration(GenerationMixin):
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
-            cache = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-            config.cache_implementation, model_kwargs["past_key_values"] = None, cache
+            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            config.cache_implementation = None
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
-        # The decoder is handed no source tokens from which the mask could be inferred at each step.
-        given = any(model_kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
-        if not given and (mask := self._infer_source_mask(source)) is not None:
-            model_kwargs["attention_mask"] = mask.long()
-        prompt, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
+        if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
+            # The steps of the decoder have no source tokens from which the mask could be inferred.
+            source_mask = self._infer_source_mask(source)
+            if source_mask is not None:
+                model_kwargs["attention_mask"] = source_mask.long()
+        prompt = model_kwargs.get("decoder_input_ids")
+        mask = model_kwargs.get("decoder_attention_mask")
         if prompt is None:
             return
-        if (start := decoder_start_token_id(config)) is not None:
-            column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)
+        start = decoder_start_token_id(config)
+        if start is not None:
+            column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)  # [B, 1]
             if bool((prompt[:, :1] != column).all()):
                 prompt = torch.cat((column, prompt), dim=1)
-                mask = None if mask is None else torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
-        # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
-        mask = self._infer_target_mask(prompt) if mask is None else mask
+                if mask is not None:
+                    mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
+        if mask is None:
+            # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
+            mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
             model_kwargs["decoder_attention_mask"] = mask.long()

@@ -280,9 +280,11 @@ def check_phrases(
                     "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target "
                     f"tokens with at least one of them, but has the phrase {phrase!r} for sentence {sentence}."
                 )
-            if (forbidden := forbidden_tokens(phrase, config)) is not None:
+            forbidden = forbidden_tokens(phrase, config)
+            if forbidden is not None:
                 raise PhraseError(sentence, [[*phrase]], f"{forbidden} in it; leave one of them out")
-            if (ngram := repeated_ngram(phrase, config.no_repeat_ngram_size)) is not None:
+            ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
+            if ngram is not None:
                 raise PhraseError(
                     sentence,
                     [[*phrase]],
