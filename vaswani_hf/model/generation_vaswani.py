@@ -1,19 +1,22 @@
-"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in beam_search_vaswani.
+"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in
+beam_search_vaswani.
 
 Fields of `generation_config` beside those of transformers, each also an argument of `generate`:
 - `length_penalty_type`: "power" (or None): scores are divided by length^length_penalty; "gnmt": by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), which is the paper's (Section 6.1).
-- `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself, `</s>` counted
-  on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
-  `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
+- `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself,
+  `</s>` counted on both sides; the one that is not given is 0. Every limit that is given holds. Where none
+  is, neither these nor `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length +
+  50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
 Arguments of `generate` alone:
-- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your own, and what
-  the next three arguments say.
+- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your
+  own, and what the next three arguments say.
 - `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
-- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
-  with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
-  missing phrases, and the field `unmet_phrases` of the outputs has them for each returned sequence.
+- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If
+  no translation with all phrases of a sentence is found, the best one with as many of them as possible is
+  given back. A warning names the missing phrases, and the field `unmet_phrases` of the outputs has them for
+  each returned sequence.
 - `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself.
 """
 
@@ -131,7 +134,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step synchronises.
+    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step
+    synchronises.
 
     With `at_once` the step that finds such a row refuses it.
     """
@@ -235,16 +239,17 @@ class VaswaniGeneration(GenerationMixin):
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
         Args:
-            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as `inputs_embeds` [B, S, D] or
-                `encoder_outputs`.
+            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as
+                `inputs_embeds` [B, S, D] or `encoder_outputs`.
             generation_config (GenerationConfig, optional): Settings; those of the model by default.
             logits_processor (LogitsProcessorList, optional): Change the scores of each step.
             stopping_criteria (StoppingCriteriaList, optional): End translations.
-            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this file, and all other
-                arguments and settings of transformers.
+            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this
+                file, and all other arguments and settings of transformers.
 
         Returns:
-            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers
+                returns.
 
         Raises:
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
@@ -298,7 +303,10 @@ class VaswaniGeneration(GenerationMixin):
     def _is_searched(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if our search generates, and not transformers' sampling; an error if one argument needs the one, another the other."""
+        """True if our search generates, and not transformers' sampling.
+
+        An error if one argument needs the one, another the other.
+        """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
@@ -393,7 +401,10 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the limit of the batch in the config. Returns those of the sentences, [B] int64 with the prompt, if they differ."""
+        """Set the limit of the batch in the config.
+
+        Returns those of the sentences, [B] int64 with the prompt, if they differ.
+        """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b"))
         if has_no_length and not is_by_source:
@@ -517,7 +528,8 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1, S].
+        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1,
+        # S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -550,7 +562,9 @@ class _TargetVocabulary:
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not repeated for them."""
+    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not
+    repeated for them.
+    """
 
 
 @dataclass

@@ -75,7 +75,10 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the fields together, as those of an encoder-decoder; the message names the stack of the model."""
+        """Check the fields together, as those of an encoder-decoder.
+
+        The message names the stack of the model.
+        """
         try:
             super().validate_architecture()
         except ValueError as error:
