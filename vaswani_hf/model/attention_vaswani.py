@@ -1,25 +1,30 @@
 """Attention (Section 3.2): masks, scores, weights, and keys and values from a cache.
 
-This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and nothing else.
-A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`; training,
-cached decoding, the search's tree, coverage and alignments then follow, and fast paths that do not know it are not taken.
-A config may restrict self-attention to a window of r tokens (Section 4), and choose another score function than the paper's.
-For a query q and a key k of a head the score functions, `attention_score` and `cross_attention_score` of a config, are:
+This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and
+nothing else.
+A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`;
+training, cached decoding, the search's tree, coverage and alignments then follow, and fast paths that do not
+know it are not taken.
+A config may restrict self-attention to a window of r tokens (Section 4), and choose another score function
+than the paper's.
+For a query q and a key k of a head the score functions, `attention_score` and `cross_attention_score` of a
+config, are:
 - "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
-- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903), Eq. (3) without its
-  LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
-- "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv 1409.0473), A.1.2.
+- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903), Eq.
+  (3) without its LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
+- "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
+  1409.0473), A.1.2.
 
-The first three differ by a factor, and "general" by a projection of the query, so that every implementation computes
-them; the others have no fused kernel. Parameters are drawn with the deviation that gives scores of features of variance 1
-a variance of about 1.
+The first three differ by a factor, and "general" by a projection of the query, so that every implementation
+computes them; the others have no fused kernel. Parameters are drawn with the deviation that gives scores of
+features of variance 1 a variance of about 1.
 
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B batch, S source
-length (or the number of keys), T target length (or the number of queries), H heads, D model width, K key width per head;
-in the search N sentences and M tokens of the tree.
+Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B
+batch, S source length (or the number of keys), T target length (or the number of queries), H heads, D model
+width, K key width per head; in the search N sentences and M tokens of the tree.
 """
 
 # transformers types caches and masks more widely than they come here.
@@ -57,7 +62,9 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Class decorator: a fast path may take the place of these methods, but not of methods that override or replace them."""
+    """Class decorator: a fast path may take the place of these methods, but not of methods that override or
+    replace them.
+    """
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -69,8 +76,8 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """True if a fast path may take the place of these methods of a module.
 
-    False if a subclass or a caller has put another method in the place of one that `fast_path` names. For `forward` also
-    False if the module has hooks or is compiled, because these act around `forward`.
+    False if a subclass or a caller has put another method in the place of one that `fast_path` names. For
+    `forward` also False if the module has hooks or is compiled, because these act around `forward`.
     """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
@@ -89,7 +96,9 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an `own` mask."""
+    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an
+    `own` mask.
+    """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
@@ -153,10 +162,12 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash kernels, [B, S].
+    """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash
+    kernels, [B, S].
 
-    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real tokens, and
-    only real tokens count as neighbours. If the weights are recorded, they are those of all pairs.
+    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real
+    tokens, and only real tokens count as neighbours. If the weights are recorded, they are those of all
+    pairs.
     """
     length = states.shape[1]
     past = 0
@@ -234,10 +245,12 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache of the decoder: layers with a window keep the last r tokens, the others and the source, if any, all.
+    """An empty cache of the decoder: layers with a window keep the last r tokens, the others and the source,
+    if any, all.
 
-    All layers keep all tokens if the cache `is_whole`, for flex attention, whose masks have one length, and after a prompt
-    whose mask [B, P] has padding after tokens, because the last tokens are not the nearest ones there.
+    All layers keep all tokens if the cache `is_whole`, for flex attention, whose masks have one length, and
+    after a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest
+    ones there.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
@@ -266,10 +279,11 @@ class AttentionRecorder:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask [B, S] bool that the padding tokens among `input_ids` [B, S] imply, True for real tokens.
+    """The attention mask [B, S] bool that the padding tokens among `input_ids` [B, S] imply, True for real
+    tokens.
 
-    If `</s>` has the id of `<pad>`, `shared_with` is "end": the first `<pad>` after a token is `</s>`. If the decoder's start
-    has that id, it is "start": the last `<pad>` before a token is the start.
+    If `</s>` has the id of `<pad>`, `shared_with` is "end": the first `<pad>` after a token is `</s>`. If the
+    decoder's start has that id, it is "start": the last `<pad>` before a token is the start.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -286,10 +300,12 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before it, has 0.
+    """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before
+    it, has 0.
 
-    The mask is [B, S] with the cached tokens, nonzero for real ones; or one [B, 1, T, S] that `is_causal`, bool or additive,
-    as `generate` makes for a static cache. With any other mask all tokens [B, T, D] count, and `past_length` before them.
+    The mask is [B, S] with the cached tokens, nonzero for real ones; or one [B, 1, T, S] that `is_causal`,
+    bool or additive, as `generate` makes for a static cache. With any other mask all tokens [B, T, D] count,
+    and `past_length` before them.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -356,7 +372,10 @@ def attention_masks(
 
 
 def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to see if it hides anything."""
+    """The mask [B, 1, 1 or T, S] for a mask [B, S].
+
+    transformers would synchronise to see if it hides anything.
+    """
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -369,7 +388,10 @@ def _library_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """The mask of transformers for this implementation, narrowed down to the attention's neighbourhood; see `attention_masks`."""
+    """The mask of transformers for this implementation, narrowed down to the attention's neighbourhood.
+
+    See `attention_masks`.
+    """
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -480,7 +502,8 @@ class VaswaniAttention(nn.Module):
     def supports_fast_path(self) -> bool:
         """True if a decoding step without calls of modules may take the place of `forward`.
 
-        False for a class with methods of its own, unless it declares them, and if a projection was wrapped or replaced.
+        False for a class with methods of its own, unless it declares them, and if a projection was wrapped or
+        replaced.
         """
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
@@ -503,8 +526,10 @@ class VaswaniAttention(nn.Module):
         scores = self.scores(query, key)  # [B, H, T, S]
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
-            lowest = torch.finfo(scores.dtype).min
-            scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask.bool(), lowest)
+            if mask.is_floating_point():
+                scores = scores + mask
+            else:
+                scores = scores.masked_fill(~mask.bool(), torch.finfo(scores.dtype).min)
         return nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def forward(

@@ -1,16 +1,20 @@
-"""Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go on.
+"""Beam search (Section 6.1): several translations of a sentence are extended side by side, the best ones go
+on.
 
-This file travels with every checkpoint because `generate` searches with it. Logits come from decoding_vaswani.
-The rules are those of transformers: each step looks at twice as many candidates as there are beams, a candidate that
-ends enters the finished ones only from among the best as many as there are beams, one that is cut at the limit competes
-without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv 1609.08144, Section 7), which the
-paper takes, limits per sentence, and sentences that leave as soon as nothing can change their result.
+This file travels with every checkpoint because `generate` searches with it. Logits come from
+decoding_vaswani.
+The rules are those of transformers: each step looks at twice as many candidates as there are beams, a
+candidate that ends enters the finished ones only from among the best as many as there are beams, one that is
+cut at the limit competes without `</s>`. Added to them: the penalty and the coverage of Wu et al. 2016 (arXiv
+1609.08144, Section 7), which the paper takes, limits per sentence, and sentences that leave as soon as
+nothing can change their result.
 
-`BeamSearch` receives what decides about a search: the decoders, the candidate selection, the scorer and the stopping rule.
+`BeamSearch` receives what decides about a search: the decoders, the candidate selection, the scorer and the
+stopping rule.
 `generate(..., search=SearchStrategies(...))` passes others than those that follow from the settings.
 
-Letters of shapes: B sentences at the start, N sentences still searched, K beams, C candidates, R results per sentence,
-T tokens so far with the prompt, P prompt length, S source length, V target vocabulary.
+Letters of shapes: B sentences at the start, N sentences still searched, K beams, C candidates, R results per
+sentence, T tokens so far with the prompt, P prompt length, S source length, V target vocabulary.
 """
 
 import math
@@ -66,9 +70,11 @@ class CandidateSelection(Protocol):
         """The best `search.num_candidates` ways to go on; ways that do not exist have the score `NEG_INF`.
 
         Args:
-            search (BeamSearch): With the beams: `scores` [N, K], `sequences` [N, K, T], and `parents` [N, K], the beams of the
-                step before that they go on from. `sentences` [N] are the numbers of the sentences in the batch.
-            log_probs (torch.Tensor): [N, K, V], or [N, 1, V] before the first token, when all beams are alike.
+            search (BeamSearch): With the beams: `scores` [N, K], `sequences` [N, K, T], and `parents` [N, K],
+                the beams of the step before that they go on from. `sentences` [N] are the numbers of the
+                sentences in the batch.
+            log_probs (torch.Tensor): [N, K, V], or [N, 1, V] before the first token, when all beams are
+                alike.
         """
 
 
@@ -76,9 +82,11 @@ class Scorer(Protocol):
     """Scores translations; the one with the highest score is the best."""
 
     def __call__(self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None) -> torch.Tensor:
-        """The scores for summed log-probabilities [...] of `length` new tokens (int or broadcastable), `</s>` included.
+        """The scores for summed log-probabilities [...] of `length` new tokens (int or broadcastable), `</s>`
+        included.
 
-        `coverage` [...] is the `coverage_score`; None without a coverage penalty, and if the stopping rule asks.
+        `coverage` [...] is the `coverage_score`; None without a coverage penalty, and if the stopping rule
+        asks.
         """
 
 
@@ -88,8 +96,8 @@ class StoppingRule(Protocol):
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         """[N] bool: a longer translation may still change the results.
 
-        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF where there are fewer; `best` [N] is
-        the highest summed log-probability of the candidates that go on.
+        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF where there are
+        fewer; `best` [N] is the highest summed log-probability of the candidates that go on.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
@@ -116,7 +124,9 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 class PenaltyScorer(Scorer):
-    """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq. 14)."""
+    """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq.
+    14).
+    """
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -129,8 +139,8 @@ class PenaltyScorer(Scorer):
 def has_exact_bound(config: GenerationConfig) -> bool:
     """True if `early_stopping` asks for the bound of all possible lengths.
 
-    transformers has this bound for "never" only. For False it compares by the present length, which is exact for scores
-    that are not divided by the length; with the penalty of Wu et al. False is exact here too.
+    transformers has this bound for "never" only. For False it compares by the present length, which is exact
+    for scores that are not divided by the length; with the penalty of Wu et al. False is exact here too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
@@ -139,13 +149,15 @@ def has_exact_bound(config: GenerationConfig) -> bool:
 class EarlyStopping(StoppingRule):
     """The stopping rule of the settings, `early_stopping`: a search ends when no longer translation can win.
 
-    `num_counted` is the number of results that must not change. A sentence is full if `num_beams` translations have finished.
+    `num_counted` is the number of results that must not change. A sentence is full if `num_beams`
+    translations have finished.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: the bound is that of all possible lengths; the search ends as soon as the sentence is full.
+        # [B] bool: the bound is that of all possible lengths; the search ends as soon as the sentence is
+        # full.
         self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
@@ -170,10 +182,11 @@ class SearchStrategies:
 
     Args:
         ensemble (Sequence): Further models whose probabilities are averaged with those of the model.
-        must_contain (Sequence, optional): For each sentence the phrases that its translation contains, lists of token ids. They
-            need a candidate selection and a stopping rule of their own.
+        must_contain (Sequence, optional): For each sentence the phrases that its translation contains, lists
+            of token ids. They need a candidate selection and a stopping rule of their own.
         warns_of_unmet (bool): Warn of phrases that a translation lacks.
-        candidates (CandidateSelection, optional): By default the best candidates, with `do_sample` drawn ones.
+        candidates (CandidateSelection, optional): By default the best candidates, with `do_sample` drawn
+            ones.
         scorer (Scorer, optional): By default `PenaltyScorer`.
         stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
     """
@@ -371,7 +384,8 @@ def has_foreign_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> boo
 
 
 class BeamSearch:
-    """The search for the translations of a batch of sentences, all beams of all sentences at once (batched beams).
+    """The search for the translations of a batch of sentences, all beams of all sentences at once (batched
+    beams).
 
     Args:
         config: The settings; `num_beams` is K and `num_return_sequences` R.
@@ -385,7 +399,8 @@ class BeamSearch:
         source_mask: [B, S], for the coverage.
         processors: See and change log-probabilities.
         criteria: See candidates; `</s>` and the limits need none.
-        rows_per_sentence: Processors and criteria see as many beams or candidates of a sentence in a call; by default all.
+        rows_per_sentence: Processors and criteria see as many beams or candidates of a sentence in a call; by
+            default all.
         excluded: The class that no translation contains, the padding.
         reader: Defers reading from the device; only for searches in which a step more has no effect.
         transformers_compatible: All sentences stay to the end, and the steps are those of transformers.
@@ -742,21 +757,26 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> BeamSearch:
-        """The search, when it is over, of `sentences` [N] int64, or of all; see `BeamSearch` for the other arguments."""
+        """The search, when it is over, of `sentences` [N] int64, or of all.
+
+        See `BeamSearch` for the other arguments.
+        """
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores, against which no bound holds; then as many results count as in transformers.
+            # A processor may raise scores, against which no bound holds; then as many results count as in
+            # transformers.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
             self._decoder(model, inputs, config) for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # Reading may be deferred if a step more has no effect: without draws, outputs, and rules or strategies of others.
+        # Reading may be deferred if a step more has no effect: without draws, outputs, and rules or
+        # strategies of others.
         has_foreign_parts = bool(self.processors or self.criteria or self.strategies.own)
         has_effects = self.transformers_compatible or config.do_sample or has_foreign_parts
         search = BeamSearch(
@@ -777,7 +797,8 @@ class SearchTask:
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Parts that others have put into the model or the search could need the bookkeeping of autograd; ours does not.
+        # Parts that others have put into the model or the search could need the bookkeeping of autograd; ours
+        # does not.
         is_direct = not (self.processors or self.strategies.own) and all(decoder.is_direct for decoder in decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)

@@ -54,7 +54,9 @@ def nearest_name(name: Any, known: Iterable[str]) -> str:
 def eos_token_ids(config: Any) -> list[int]:
     """The ids of the tokens that end a translation, as a list, by any config, whose `eos_token_id` may be an id or None."""
     eos = config.eos_token_id
-    return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
+    if eos is None:
+        return []
+    return list(eos) if isinstance(eos, (list, tuple)) else [eos]
 
 
 def decoder_start_token_id(config: Any) -> int | None:

@@ -1,13 +1,16 @@
-"""One decoding step for all beams of all sentences, as a search asks a model for it; the search decides which beams go on.
+"""One decoding step for all beams of all sentences, as a search asks a model for it; the search decides which
+beams go on.
 
-This file travels with every checkpoint because `generate` decodes through it. There are two decoders with the same logits:
-- `TreeAttentionDecoder` is the fast one. The layers see the beams of a sentence as positions of one sequence, so that keys
-  and values of the source exist once per sentence and those of the target once per token; a mask says which are a beam's own.
-- `RowDecoder` is the general one: one row per beam through the model's `forward`, with any cache, any attention
-  implementation and anything recorded.
+This file travels with every checkpoint because `generate` decodes through it. There are two decoders with the
+same logits:
+- `TreeAttentionDecoder` is the fast one. The layers see the beams of a sentence as positions of one sequence,
+  so that keys and values of the source exist once per sentence and those of the target once per token; a mask
+  says which are a beam's own.
+- `RowDecoder` is the general one: one row per beam through the model's `forward`, with any cache, any
+  attention implementation and anything recorded.
 
-Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source length,
-M tokens in the tree, H heads, D model width, V target vocabulary.
+Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source
+length, M tokens in the tree, H heads, D model width, V target vocabulary.
 """
 
 import math
@@ -166,10 +169,11 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class AttentionStep:
-    """The `forward` of an attention without calls of modules, for decoding steps and an attention that `supports_fast_path`.
+    """The `forward` of an attention without calls of modules, for decoding steps and an attention that
+    `supports_fast_path`.
 
-    It attends by the attention's own `attend`, or by `attend_fused` if the attention supports the fused kernel. The keys
-    and values of the source must be in the cache.
+    It attends by the attention's own `attend`, or by `attend_fused` if the attention supports the fused
+    kernel. The keys and values of the source must be in the cache.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -211,7 +215,9 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """The `forward` of a `VaswaniDecoderLayer` in eval mode, for decoding steps and a layer that `supports_fast_path`."""
+    """The `forward` of a `VaswaniDecoderLayer` in eval mode, for decoding steps and a layer that
+    `supports_fast_path`.
+    """
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.pre_norm = layer.pre_norm
@@ -321,7 +327,8 @@ class TreeAttentionDecoder:
         self.coverage = _selected(self.coverage, sentences)
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
-        """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S].
+        """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N,
+        T, S].
 
         It is `VaswaniDecoder.forward` with the tree in the place of a cache.
         """
@@ -329,7 +336,8 @@ class TreeAttentionDecoder:
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
-            # Sinusoids take long to compute at each step. A learned table has an end; beyond it the decoder says so.
+            # Sinusoids take long to compute at each step. A learned table has an end; beyond it the decoder
+            # says so.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))

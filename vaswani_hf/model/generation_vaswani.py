@@ -1,19 +1,22 @@
-"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in beam_search_vaswani.
+"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in
+beam_search_vaswani.
 
 Fields of `generation_config` beside those of transformers, each also an argument of `generate`:
 - `length_penalty_type`: "power" (or None): scores are divided by length^length_penalty; "gnmt": by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), which is the paper's (Section 6.1).
-- `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself, `</s>` counted
-  on both sides; the one that is not given is 0. Every limit that is given holds. Where none is, neither these nor
-  `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length + 50").
+- `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself,
+  `</s>` counted on both sides; the one that is not given is 0. Every limit that is given holds. Where none
+  is, neither these nor `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length +
+  50").
 - `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
 Arguments of `generate` alone:
-- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your own, and what
-  the next three arguments say.
+- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your
+  own, and what the next three arguments say.
 - `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
-- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If no translation
-  with all phrases of a sentence is found, the best one with as many of them as possible is given back. A warning names the
-  missing phrases, and the field `unmet_phrases` of the outputs has them for each returned sequence.
+- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If
+  no translation with all phrases of a sentence is found, the best one with as many of them as possible is
+  given back. A warning names the missing phrases, and the field `unmet_phrases` of the outputs has them for
+  each returned sequence.
 - `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself.
 """
 
@@ -75,7 +78,8 @@ def is_filled(value: Any) -> bool:
 
 def tokens_at_most(config: Any, source_length: int) -> int | None:
     """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
-    a, b = getattr(config, "max_length_a", None), getattr(config, "max_length_b", None)
+    a = getattr(config, "max_length_a", None)
+    b = getattr(config, "max_length_b", None)
     if a is None and b is None:
         return None
     # 0.29 * 100 is a little less than 29 to a computer.
@@ -96,7 +100,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step synchronises.
+    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step
+    synchronises.
 
     With `at_once` the step that finds such a row refuses it.
     """
@@ -200,16 +205,17 @@ class VaswaniGeneration(GenerationMixin):
         """Translations of source tokens, as `GenerationMixin.generate` gives them.
 
         Args:
-            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as `inputs_embeds` [B, S, D] or
-                `encoder_outputs`.
+            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as
+                `inputs_embeds` [B, S, D] or `encoder_outputs`.
             generation_config (GenerationConfig, optional): Settings; those of the model by default.
             logits_processor (LogitsProcessorList, optional): Change the scores of each step.
             stopping_criteria (StoppingCriteriaList, optional): End translations.
-            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this file, and all other
-                arguments and settings of transformers.
+            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this
+                file, and all other arguments and settings of transformers.
 
         Returns:
-            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers returns.
+            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers
+                returns.
 
         Raises:
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
@@ -263,7 +269,10 @@ class VaswaniGeneration(GenerationMixin):
     def _is_searched(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if our search generates, and not transformers' sampling; an error if one argument needs the one, another the other."""
+        """True if our search generates, and not transformers' sampling.
+
+        An error if one argument needs the one, another the other.
+        """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
@@ -326,26 +335,31 @@ class VaswaniGeneration(GenerationMixin):
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
-            cache = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-            config.cache_implementation, model_kwargs["past_key_values"] = None, cache
+            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            config.cache_implementation = None
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
-        # The decoder is handed no source tokens from which the mask could be inferred at each step.
-        given = any(model_kwargs.get(name) is not None for name in ("attention_mask", "encoder_outputs"))
-        if not given and (mask := self._infer_source_mask(source)) is not None:
-            model_kwargs["attention_mask"] = mask.long()
-        prompt, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
+        if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
+            # The steps of the decoder have no source tokens from which the mask could be inferred.
+            source_mask = self._infer_source_mask(source)
+            if source_mask is not None:
+                model_kwargs["attention_mask"] = source_mask.long()
+        prompt = model_kwargs.get("decoder_input_ids")
+        mask = model_kwargs.get("decoder_attention_mask")
         if prompt is None:
             return
-        if (start := decoder_start_token_id(config)) is not None:
-            column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)
+        start = decoder_start_token_id(config)
+        if start is not None:
+            column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)  # [B, 1]
             if bool((prompt[:, :1] != column).all()):
                 prompt = torch.cat((column, prompt), dim=1)
-                mask = None if mask is None else torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
-        # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
-        mask = self._infer_target_mask(prompt) if mask is None else mask
+                if mask is not None:
+                    mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
+        if mask is None:
+            # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
+            mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
             model_kwargs["decoder_attention_mask"] = mask.long()
@@ -353,7 +367,10 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the limit of the batch in the config. Returns those of the sentences, [B] int64 with the prompt, if they differ."""
+        """Set the limit of the batch in the config.
+
+        Returns those of the sentences, [B] int64 with the prompt, if they differ.
+        """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b"))
         if has_no_length and not is_by_source:
@@ -477,7 +494,8 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1, S].
+        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1,
+        # S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -510,7 +528,9 @@ class _TargetVocabulary:
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not repeated for them."""
+    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not
+    repeated for them.
+    """
 
 
 @dataclass

@@ -75,7 +75,10 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the fields together, as those of an encoder-decoder; the message names the stack of the model."""
+        """Check the fields together, as those of an encoder-decoder.
+
+        The message names the stack of the model.
+        """
         try:
             super().validate_architecture()
         except ValueError as error:
@@ -299,11 +302,11 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         return GenerationMixin.generate(self, source, config, **arguments, **model_kwargs)
 
     def _complete_masks(self, source, config, model_kwargs) -> None:
-        if model_kwargs.get("attention_mask") is None and (mask := self._infer_prompt_mask(source)) is not None:
+        if source is None or model_kwargs.get("attention_mask") is not None:
+            return
+        mask = self._infer_target_mask(source)
+        if mask is not None:
             model_kwargs["attention_mask"] = mask.long()
-
-    def _infer_prompt_mask(self, source: torch.Tensor | None) -> torch.Tensor | None:
-        return None if source is None or self.config.pad_token_id is None else self._infer_target_mask(source)
 
     def _limit_lengths(self, source, config, model_kwargs) -> None:
         prompt = model_kwargs.get("inputs_embeds") if source is None else source

@@ -89,7 +89,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
-        """Sum losses and gradients over chunks. `gold` and `other` are the target's probabilities, `dtype` that of the products."""
+        """Sum losses and gradients over chunks.
+
+        `gold` and `other` are the target's probabilities, `dtype` that of the products.
+        """
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # The share of the class "other" is the same for all logits of a row: two sums take the place of passes over them.
         state_sum = states.float().sum(dim=0)  # [D]

@@ -1,9 +1,10 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
 
-This file travels with every checkpoint because it is the model, from the embedding to the logits and the loss. Attention
-(Section 3.2) is in attention_vaswani, dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani. Sections and
-equations are those of the paper (arXiv 1706.03762).
-Letters of shapes: B batch, S source length, T target length, D model width, F inner width, V target vocabulary.
+This file travels with every checkpoint because it is the model, from the embedding to the logits and the
+loss. Attention (Section 3.2) is in attention_vaswani, dropout and the label-smoothed loss (Section 5.4) are
+in loss_vaswani. Sections and equations are those of the paper (arXiv 1706.03762).
+Letters of shapes: B batch, S source length, T target length, D model width, F inner width, V target
+vocabulary.
 
 With the defaults of `VaswaniConfig` this is the paper's computation.
 Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
@@ -71,7 +72,10 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0; an error if a position has no row in the table."""
+        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0.
+
+        An error if a position has no row in the table.
+        """
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -84,7 +88,8 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Training steps must not synchronise. They have no cache, so the length of the input limits the positions.
+        # Training steps must not synchronise. They have no cache, so the length of the input limits the
+        # positions.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -125,12 +130,18 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return norm(hidden_states) if self.pre_norm else hidden_states
 
     def _add_and_norm(self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4.
+
+        With pre-norm x + Dropout(Sublayer(LayerNorm(x))).
+        """
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq. (2), added to its input [B, T, D]."""
+        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq.
+
+        (2), added to its input [B, T, D].
+        """
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -170,7 +181,8 @@ class VaswaniDecoderLayer(VaswaniLayer):
     def supports_fast_path(self) -> bool:
         """True if a decoding step without calls of modules may take the place of `forward`.
 
-        False for a class with methods of its own, unless it declares them, and if a part was wrapped or replaced.
+        False for a class with methods of its own, unless it declares them, and if a part was wrapped or
+        replaced.
         """
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
@@ -248,8 +260,8 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # The commit is that of the weights, even if the branch has moved on. The target tokenizer is fetched now,
-            # because the token is not kept.
+            # The commit is that of the weights, even if the branch has moved on. The target tokenizer is
+            # fetched now, because the token is not kept.
             snapshot_download(
                 name,
                 revision=model.origin.name,
@@ -285,10 +297,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise as tensor2tensor does; the paper does not say how.
 
-        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base, models/transformer.py).
-        Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights, layers/modalities.py).
-        With an `initializer_range` all weights are normal with that deviation. As in GPT-2, the weights at the end of each
-        of a stack's N sub-layers have it divided by sqrt(N).
+        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base,
+            models/transformer.py).
+        Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights,
+        layers/modalities.py).
+        With an `initializer_range` all weights are normal with that deviation. As in GPT-2, the weights at
+        the end of each of a stack's N sub-layers have it divided by sqrt(N).
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -332,8 +346,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # The weights are tied before they are loaded. If all names of a weight are missing, transformers would take the
-        # weight for a loaded one and leave it uninitialised.
+        # The weights are tied before they are loaded. If all names of a weight are missing, transformers
+        # would take the weight for a loaded one and leave it uninitialised.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -369,7 +383,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding of a model with two vocabularies, and the output projection.
 
-        `resize_token_embeddings` resizes the source embedding. The arguments are those of `resize_token_embeddings`.
+        `resize_token_embeddings` resizes the source embedding. The arguments are those of
+        `resize_token_embeddings`.
 
         Returns:
             nn.Embedding: The target embedding.
@@ -421,7 +436,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base of encoder and decoder: the embedding (Section 3.4), positions (Section 3.5) and N layers (Section 3.1)."""
+    """Base of encoder and decoder: the embedding (Section 3.4), positions (Section 3.5) and N layers (Section
+    3.1).
+    """
 
     def __init__(self, config: VaswaniConfig, vocab_size: int, layer_class: type[nn.Module], num_layers: int):
         super().__init__(config)
@@ -456,7 +473,10 @@ class VaswaniStack(VaswaniPreTrainedModel):
     def _embedded(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """The embedded tokens [B, T, D] before the scaling; `prefix` stands before the argument names in the error."""
+        """The embedded tokens [B, T, D] before the scaling.
+
+        `prefix` stands before the argument names in the error.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
             raise ValueError(
@@ -652,7 +672,9 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 class VaswaniHeadModel(VaswaniPreTrainedModel):
-    """Base of the models with an output projection `lm_head`: logits and loss from the last states (Sections 3.4, 5.4)."""
+    """Base of the models with an output projection `lm_head`: logits and loss from the last states (Sections
+    3.4, 5.4).
+    """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -685,7 +707,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss reads the weight alone: no bias, adapter, quantization, tensor-parallel share or hook.
+        # The chunked loss reads the weight alone: no bias, adapter, quantization, tensor-parallel share or
+        # hook.
         is_plain = are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
         if skip_logits and is_plain:
             weight = self.lm_head.weight  # [V, D]
@@ -703,8 +726,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def supports_fast_path(self) -> bool:
         """True if `TreeAttentionDecoder` may take the place of `forward` while searching.
 
-        False for a class with a forward of its own, unless it declares it, if a model was wrapped, replaced or compiled,
-        where devices share the weights, and for attention kernels that take no additive mask.
+        False for a class with a forward of its own, unless it declares it, if a model was wrapped, replaced
+        or compiled, where devices share the weights, and for attention kernels that take no additive mask.
         """
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):

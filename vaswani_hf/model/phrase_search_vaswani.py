@@ -1,16 +1,19 @@
-"""Lexically constrained search, for translations with given phrases: grid beam search (Hokamp and Liu 2017, arXiv 1704.07138).
+"""Lexically constrained search, for translations with given phrases: grid beam search (Hokamp and Liu 2017,
+arXiv 1704.07138).
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
-Beams compete only with those that have as many tokens of their phrases: for each number of phrase tokens as many beams are
-kept as a search without phrases has. No beam ends before all its phrases are there, and near its limit a beam may only go
-on with them. `PhraseCandidates` is this candidate selection; the rest of the search is `BeamSearch`.
+Beams compete only with those that have as many tokens of their phrases: for each number of phrase tokens as
+many beams are kept as a search without phrases has. No beam ends before all its phrases are there, and near
+its limit a beam may only go on with them. `PhraseCandidates` is this candidate selection; the rest of the
+search is `BeamSearch`.
 
-Other settings may forbid a translation with all phrases of a sentence. If that is certain from the phrases alone, the
-search raises an error. If the search finds out, it gives back the best translation with as many of the phrases as
-possible, and reports the others as unmet.
+Other settings may forbid a translation with all phrases of a sentence. If that is certain from the phrases
+alone, the search raises an error. If the search finds out, it gives back the best translation with as many of
+the phrases as possible, and reports the others as unmet.
 
-Letters of shapes: those of beam_search_vaswani; F phrases per sentence of at most L tokens, O options per beam.
+Letters of shapes: those of beam_search_vaswani; F phrases per sentence of at most L tokens, O options per
+beam.
 """
 
 import copy
@@ -42,7 +45,10 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence, lists of token ids, contradict another setting; `reason` says how, in a clause."""
+    """The phrases of a sentence, lists of token ids, contradict another setting.
+
+    `reason` says how, in a clause.
+    """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -58,7 +64,10 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting; None if there are none."""
+    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting.
+
+    None if there are none.
+    """
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -69,7 +78,10 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice among tokens; None if there is none, or if the size is 0 or None."""
+    """The first n-gram of `size` tokens that occurs twice among tokens.
+
+    None if there is none, or if the size is 0 or None.
+    """
     if not size:
         return None
     seen = set()
@@ -103,8 +115,9 @@ def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 class PhraseTables:
     """The phrases of a batch as tensors, so that a step need not synchronise to look at its beams.
 
-    The matches [..., F, L + 1] bool of a translation are True at l for a phrase if the translation ends with the first l tokens
-    of the phrase, and True at the length of the phrase from the moment when the translation contains it.
+    The matches [..., F, L + 1] bool of a translation are True at l for a phrase if the translation ends with
+    the first l tokens of the phrase, and True at the length of the phrase from the moment when the
+    translation contains it.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -131,7 +144,9 @@ class PhraseTables:
         return matches
 
     def advanced(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], for the matches [N, K, F, L + 1] before."""
+        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], for the matches [N, K, F, L +
+        1] before.
+        """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
@@ -139,7 +154,9 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def progress(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: how many tokens of each phrase the translation ends with, all if it contains the phrase."""
+        """[..., F] int64: how many tokens of each phrase the translation ends with, all if it contains the
+        phrase.
+        """
         return (matches * self.numbers).amax(dim=-1)
 
     def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -159,7 +176,8 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for translations that contain phrases: `num_kept` beams for each number of missing tokens.
+    """The candidate selection for translations that contain phrases: `num_kept` beams for each number of
+    missing tokens.
 
     `num_beams` of the config is the number K of all beams of the grid.
     """
@@ -210,9 +228,11 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options in the order of their scores [N, K * O]: 0 for what ends, 1 for what goes on, 2 for what is not kept.
+        """For options in the order of their scores [N, K * O]: 0 for what ends, 1 for what goes on, 2 for
+        what is not kept.
 
-        Of the options that end the best complete ones are kept, of the others the best for each number of missing tokens.
+        Of the options that end the best complete ones are kept, of the others the best for each number of
+        missing tokens.
         """
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
@@ -280,9 +300,11 @@ def check_phrases(
                     "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target "
                     f"tokens with at least one of them, but has the phrase {phrase!r} for sentence {sentence}."
                 )
-            if (forbidden := forbidden_tokens(phrase, config)) is not None:
+            forbidden = forbidden_tokens(phrase, config)
+            if forbidden is not None:
                 raise PhraseError(sentence, [[*phrase]], f"{forbidden} in it; leave one of them out")
-            if (ngram := repeated_ngram(phrase, config.no_repeat_ngram_size)) is not None:
+            ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
+            if ngram is not None:
                 raise PhraseError(
                     sentence,
                     [[*phrase]],
@@ -300,9 +322,10 @@ def search_again(
 ) -> BeamSearch:
     """Search for translations that contain phrases, for the sentences whose translations lack one so far.
 
-    `search` is the finished search without phrases: most translations contain them by themselves. A sentence for which
-    nothing is found with all phrases is searched with the most of them that are possible, taken in their order; with none
-    of them it keeps what was found before. The search that is returned has the results of all sentences.
+    `search` is the finished search without phrases: most translations contain them by themselves. A sentence
+    for which nothing is found with all phrases is searched with the most of them that are possible, taken in
+    their order; with none of them it keeps what was found before. The search that is returned has the results
+    of all sentences.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -334,7 +357,10 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """The search with these phrases of some sentences; the others keep what the search without phrases has found."""
+    """The search with these phrases of some sentences.
+
+    The others keep what the search without phrases has found.
+    """
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fitting(task, config, wanted)
@@ -363,7 +389,9 @@ def _grid_search(
 
 
 def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Give a search the results of an `earlier` one, with fewer beams, for the sentences that were not `searched` [N] again."""
+    """Give a search the results of an `earlier` one, with fewer beams, for the sentences that were not
+    `searched` [N] again.
+    """
     others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
@@ -380,7 +408,9 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
 def _fitting(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they overlap; or an error."""
+    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they
+    overlap; or an error.
+    """
     capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -414,7 +444,9 @@ def _fitting_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: 
 
 
 def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """The number of tokens after which a translation that begins with the prompt can have all missing phrases."""
+    """The number of tokens after which a translation that begins with the prompt can have all missing
+    phrases.
+    """
     return num_tokens(missing) - max((_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0)
 
 
