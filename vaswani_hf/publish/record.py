@@ -26,7 +26,7 @@ def data_facts(data: AnyData) -> dict[str, Any]:
     return {
         "source_language": data.source_language,
         "target_language": data.target_language,
-        "language": getattr(data, "language", ""),
+        "language": data.language,
         "license": data_license(data),
         "attribution": data.attribution,
         "train": _split_facts(data, "train"),

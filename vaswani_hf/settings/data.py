@@ -194,6 +194,7 @@ class TranslationData(CorpusData):
 
     file_kinds = ("source", "target", "pairs")
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
+    language: ClassVar[str] = ""
     is_text: ClassVar[bool] = False
     is_treebank: ClassVar[bool] = False
 

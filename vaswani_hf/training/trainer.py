@@ -434,11 +434,13 @@ def training_arguments(
         Seq2SeqTrainingArguments: `VaswaniTrainer` sets batches, optimizer and schedule, and the number of steps if the
         recipe gives epochs.
     """
-    same_names = """
-        gradient_accumulation_steps max_grad_norm torch_compile logging_steps eval_steps save_steps
-    """.split()
     return Seq2SeqTrainingArguments(
-        **{name: getattr(training, name) for name in same_names},
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        max_grad_norm=training.max_grad_norm,
+        torch_compile=training.torch_compile,
+        logging_steps=training.logging_steps,
+        eval_steps=training.eval_steps,
+        save_steps=training.save_steps,
         output_dir=output_dir,
         bf16=training.bf16 is True,
         max_steps=training.max_steps or 1,
