@@ -34,9 +34,6 @@ def run(options: PlanOptions) -> None:
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
     plan = plan_run(
-        recipe,
-        hardware=options.hardware,
-        tokens_per_second=options.tokens_per_second,
-        mean_length=options.mean_length,
+        recipe, hardware=options.hardware, tokens_per_second=options.tokens_per_second, mean_length=options.mean_length
     )
     print(json.dumps(plan, indent=2) if options.as_json else plan_as_text(plan))
