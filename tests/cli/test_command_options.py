@@ -67,10 +67,7 @@ def test_the_help_has_descriptions_and_defaults(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["translate", "m", "--foo"],
-            "vaswani translate: there is no option --foo; the nearest one is --format",
-        ),
+        (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
         (["score", "m", "--source=x"], "vaswani score: the following arguments are required: --target"),
         (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
         (
@@ -102,18 +99,9 @@ def test_a_word_that_is_no_command_is_answered_by_all_commands(capsys):
             ["plan", "r.yaml", "--hardware", "P100", "--tokens_per_second", "3"],
             "`--hardware` and `--tokens_per_second` ",
         ),
-        (
-            ["average", "a", "b", "--last", "2", "--output", "c"],
-            "`--last` and `--best` choose from one run, but 2 ",
-        ),
-        (
-            ["average", "a", "--output", "c"],
-            "`checkpoints` must be two or more, or one run with `--last` or `--best`",
-        ),
-        (
-            ["average", "a", "--metric", "bleu", "--output", "c"],
-            "`--metric bleu` is for `--best`, which is not given",
-        ),
+        (["average", "a", "b", "--last", "2", "--output", "c"], "`--last` and `--best` choose from one run, but 2 "),
+        (["average", "a", "--output", "c"], "`checkpoints` must be two or more, or one run with `--last` or `--best`"),
+        (["average", "a", "--metric", "bleu", "--output", "c"], "`--metric bleu` is for `--best`, which is not given"),
         (["translate", "m", "--num_beams", "two"], "`--num_beams` must be an integer, but is 'two'."),
         (
             ["translate", "m", "--dtype", "int4"],

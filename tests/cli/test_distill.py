@@ -48,8 +48,7 @@ def teacher(tmp_path_factory):
         patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
-                folder / "recipe.yaml",
-                ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"],
+                folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]
             )
         )
     return folder / "checkpoints" / "numbers"
@@ -162,18 +161,7 @@ def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_
     texts = ["seven", "two", "five", "nine"]
     pairs, output = tmp_path / "train.jsonl", tmp_path / "distilled.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": text, "de": "x"}}) + "\n" for text in texts))
-    words = [
-        "distill",
-        recipe,
-        "--corpus",
-        "null",
-        "--train_pairs",
-        pairs,
-        "--teacher",
-        teacher,
-        "--device",
-        "cpu",
-    ]
+    words = ["distill", recipe, "--corpus", "null", "--train_pairs", pairs, "--teacher", teacher, "--device", "cpu"]
     words = [str(word) for word in (*words, "--output", output, "--on_error", "skip", "--keep_references")]
     assert main([*words, "--num_return_sequences", "40"]) == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
@@ -275,13 +263,12 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("languages", "remedy"),
+    ("languages", "place", "remedy"),
     [
-        (("de", "en"), "turn the languages and the files of the recipe round"),
-        (("fr", "de"), "take a recipe of its languages"),
+        (("de", "en"), ".", "turn the languages and the files of the recipe round"),
+        (("fr", "de"), "checkpoint-80", "take a recipe of its languages"),
     ],
 )
-@pytest.mark.parametrize("place", [".", "checkpoint-80"])
 def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, tmp_path, languages, remedy, place):
     given = ["--source_language", languages[0], "--target_language", languages[1]]
     output = tmp_path / "distilled.jsonl"
@@ -356,28 +343,13 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
         ),
         (
-            [
-                "--target_language",
-                "en",
-                "--corpus",
-                "null",
-                "--train_source",
-                "a.en",
-                "--train_target",
-                "a.de",
-            ],
+            ["--target_language", "en", "--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"],
             "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
             "'en'; name one of them otherwise.",
         ),
-        (
-            ["--teacher", "there", "./there"],
-            "`--teacher` names one model twice, in there, ./there; name each once.",
-        ),
+        (["--teacher", "there", "./there"], "`--teacher` names one model twice, in there, ./there; name each once."),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
-        (
-            ["--teacher", "nowhere/at/all"],
-            "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
-        ),
+        (["--teacher", "nowhere/at/all"], "`--teacher` must be a checkpoint folder or user/name on the Hub, but is "),
         (
             ["--teacher", "recipe.yaml", "--engine", "ctranslate2"],
             "'recipe.yaml' must be a folder that `vaswani export ",

@@ -15,10 +15,7 @@ from vaswani_hf.translation.translator import Translator
 
 SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
 REFERENCES = ["eins zwei drei-vier eins zwei"] * 6 + ["vier drei zwei eins"] * 6
-TRANSLATIONS = {
-    "a": REFERENCES[:3] + ["eins zwei"] * 9,
-    "b": [f"{line} drei" for line in REFERENCES],
-}
+TRANSLATIONS = {"a": REFERENCES[:3] + ["eins zwei"] * 9, "b": [f"{line} drei" for line in REFERENCES]}
 # What comet-score writes: a list for each file, by the name that it was given.
 STAND_IN = """#!{python}
 import json, sys

@@ -18,18 +18,7 @@ import pytest
 from vaswani_hf.cli import main
 from vaswani_hf.model.scoring_vaswani import Translation
 
-LINES = [
-    "eins nein",
-    "",
-    "der Hund",
-    "ja? nein",
-    "  größer. ",
-    "die Straße",
-    "Öl",
-    "eins",
-    "nein eins ja?",
-    "zwei,",
-]
+LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. ", "die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]
 TRANSLATED = "".join(f"{line.strip()}\n" for line in LINES)
 SPEED = r"{} sentences? in \d+\.\d s, [\d,]+\.\d sentences/s"
 
@@ -203,28 +192,8 @@ def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(command, copier
 
 def test_a_run_that_broke_off_is_continued(command, copier_checkpoint, source, tmp_path):
     output = tmp_path / "output"
-    argv = (
-        "translate",
-        copier_checkpoint,
-        "--input",
-        source,
-        "--output",
-        str(output),
-        "--window",
-        "4",
-        "--json",
-    )
-    argv += (
-        "--do_sample",
-        "--num_beams",
-        "1",
-        "--seed",
-        "5",
-        "--repetition_guard",
-        "false",
-        "--temperature",
-        "2.0",
-    )
+    argv = ("translate", copier_checkpoint, "--input", source, "--output", str(output), "--window", "4", "--json")
+    argv += ("--do_sample", "--num_beams", "1", "--seed", "5", "--repetition_guard", "false", "--temperature", "2.0")
     assert command(*argv)[0] == 0
     whole = output.read_bytes()
     lines = whole.split(b"\n")
@@ -295,25 +264,11 @@ def test_bad_lines_are_skipped_named_and_counted(command, copier_checkpoint, tmp
 
 
 def test_a_bad_line_ends_the_work_behind_the_lines_before_it(command, copier_checkpoint, tmp_path):
-    argv = (
-        "translate",
-        copier_checkpoint,
-        "--input_format",
-        "json",
-        "--num_beams",
-        "2",
-        "--max_new_tokens",
-        "9",
-    )
+    argv = ("translate", copier_checkpoint, "--input_format", "json", "--num_beams", "2", "--max_new_tokens", "9")
     code, out, errors = command(*argv, stdin=BAD)
     assert (code, out) == (1, "ja?\n") and "Line 2 of standard input must hold text" in errors
     # The search does not know the line.
-    rows = [
-        {"text": "ja?"},
-        {"text": "eins"},
-        {"text": "nein", "must_contain": ["Hund " * 30]},
-        {"text": "zwei,"},
-    ]
+    rows = [{"text": "ja?"}, {"text": "eins"}, {"text": "nein", "must_contain": ["Hund " * 30]}, {"text": "zwei,"}]
     (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for options in ([], ["--workers", "2"]):
         code, out, errors = command(*argv, "--input", str(tmp_path / "in"), *options)
@@ -361,14 +316,7 @@ def test_streams_skip_bad_lines(command, copier_checkpoint, monkeypatch):
 def test_bad_pairs_are_skipped_too(command, copier_checkpoint, copier, tmp_path):
     (tmp_path / "source").write_bytes(b"ja?\n\xff\neins\n")
     (tmp_path / "target").write_bytes(b"ja?\nnein\n\xff\n")
-    argv = (
-        "score",
-        copier_checkpoint,
-        "--source",
-        str(tmp_path / "source"),
-        "--target",
-        str(tmp_path / "target"),
-    )
+    argv = ("score", copier_checkpoint, "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"))
     assert command(*argv)[:2] == (1, "")
     code, out, errors = command(*argv, "--on_error", "skip")
     assert code == 0 and [bool(line) for line in out.split("\n")] == [True, False, False, False]
@@ -380,16 +328,7 @@ def test_bad_pairs_are_skipped_too(command, copier_checkpoint, copier, tmp_path)
 def test_scores(command, copier_checkpoint, copier, source, tmp_path):
     target = tmp_path / "target"
     target.write_text(TRANSLATED, encoding="utf-8")
-    options = [
-        "--source",
-        source,
-        "--target",
-        str(target),
-        "--length_penalty",
-        "0.6",
-        "--length_penalty_type",
-        "gnmt",
-    ]
+    options = ["--source", source, "--target", str(target), "--length_penalty", "0.6", "--length_penalty_type", "gnmt"]
     code, out, errors = command("score", copier_checkpoint, *options)
     assert code == 0 and re.search(SPEED.format(10), errors)
     expected = list(copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True))
@@ -424,10 +363,7 @@ def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path
             "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
         ),
         (["--resume"], "`--resume` must come with `--output`, the file that is continued."),
-        (
-            ["--resume", "--text", "a", "--output", "x"],
-            "`--resume` continues a file and must come without `--text`.",
-        ),
+        (["--resume", "--text", "a", "--output", "x"], "`--resume` continues a file and must come without `--text`."),
         (
             ["--text", "a", "--input_format", "json"],
             "`--input_format json` must come with a file or standard input, not with `--text`.",
@@ -452,10 +388,7 @@ def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path
         (["--seed", "-1"], "`--seed` must be 0 or more, but is -1."),
         (["--top_p", "2"], "`--top_p` must be 1.0 or less, but is 2.0."),
         (["--length_penalty", "nan"], "`--length_penalty` must be a finite number, but is nan."),
-        (
-            ["--length_penalty_type", "google"],
-            "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'.",
-        ),
+        (["--length_penalty_type", "google"], "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'."),
         (["--workers", "0"], "`--workers` must be 1 or more, but is 0."),
         (
             ["--num_beams", "2", "--num_return_sequences", "3"],
@@ -546,18 +479,7 @@ def long_run(python, copier_checkpoint, tmp_path):
     """A command with two workers that has begun to write, on input that does not end."""
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            COMMAND,
-            python,
-            "translate",
-            copier_checkpoint,
-            "--workers",
-            "2",
-            "--window",
-            "4",
-        ],
+        [sys.executable, "-c", COMMAND, python, "translate", copier_checkpoint, "--workers", "2", "--window", "4"],
         stdin=feeder.stdout,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

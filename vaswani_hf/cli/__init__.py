@@ -36,9 +36,7 @@ COMMANDS = {
     ),
     "distill": Command("pairs of a teacher, for a student to train on", distill.DistillOptions, distill.run),
     "evaluate": Command(
-        "score a model, or translations, on a test set; compare several",
-        evaluate.EvaluateOptions,
-        evaluate.run,
+        "score a model, or translations, on a test set; compare several", evaluate.EvaluateOptions, evaluate.run
     ),
     "translate": Command("translate standard input, a file or --text", translate.TranslateOptions, translate.run),
     "parse": Command(

@@ -161,10 +161,7 @@ def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) ->
         folder = checkpoint_folder(teacher, option="--teacher")
     record = readable_record(recipe_file(folder))
     if record is None:
-        print(
-            f"'{teacher}' has no record of its languages, which are not compared with the recipe's",
-            file=sys.stderr,
-        )
+        print(f"'{teacher}' has no record of its languages, which are not compared with the recipe's", file=sys.stderr)
         return ""
     recorded = (record.data.source_language, record.data.target_language)
     if recorded == languages:

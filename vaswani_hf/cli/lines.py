@@ -38,11 +38,7 @@ class CountedRequests:
 
 
 def translations_from(
-    load: Callable[..., Any],
-    work: WorkerOptions,
-    requests: Iterable[Any],
-    options: TranslationOptions,
-    done: int,
+    load: Callable[..., Any], work: WorkerOptions, requests: Iterable[Any], options: TranslationOptions, done: int
 ) -> Generator[Any, None, None]:
     """The translations of all requests but the first `done`. Close the generator to end its processes."""
     window = options.window

@@ -62,11 +62,7 @@ def standard_output() -> LineOutput:
 
 
 def check_output(
-    path: str | None,
-    inputs: Mapping[str, str | None],
-    *,
-    resume: bool | None = None,
-    option: str = "--output",
+    path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None, option: str = "--output"
 ) -> None:
     """Refuse an output that would overwrite something or that cannot be written.
 

@@ -17,5 +17,4 @@ def run(options: ParseOptions) -> None:
     from ..parsing.parser import Parser
 
     load = options.loader(Parser.from_pretrained, options.model_name, options.ensemble)
-    chosen = settings_of(options, options.as_json)
-    translate_texts(options, load, chosen, text_request, "parsing", options.as_json)
+    translate_texts(options, load, settings_of(options), text_request, "parsing")

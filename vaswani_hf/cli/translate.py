@@ -61,6 +61,11 @@ class TextOptions(WorkerOptions, EnsembleOptions):
         return self
 
     @property
+    def writes_json(self) -> bool:
+        """True if JSON lines are written."""
+        return self.as_json
+
+    @property
     def place(self) -> str:
         """The name of the input, for errors."""
         return "`--text`" if self.text is not None else self.input or "standard input"
@@ -113,19 +118,19 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = settings_of(options, options.writes_json, return_alignments=options.writes_json)
+    chosen = settings_of(options, return_alignments=options.writes_json)
     if options.stream:
         _stream(load(), options, chosen, read)
     else:
-        translate_texts(options, load, chosen, read, "translating", options.writes_json)
+        translate_texts(options, load, chosen, read, "translating")
 
 
-def settings_of(options: Any, as_json: bool, **more: Any) -> TranslationOptions:
+def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """The options of a translation. Without `--window`, somebody who types sees each translation at once.
 
     A file is read in windows of many lines, which are sorted by length, because that is faster.
     """
-    settings = options.translation_settings() | {"return_scores": as_json} | more
+    settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed(options.text, options.input):
         settings["window"] = 1
     return TranslationOptions.of(**settings)
@@ -135,18 +140,13 @@ ReadRequest = Callable[[bytes, int, str], Request]
 
 
 def translate_texts(
-    options: TextOptions,
-    load: Callable[..., Any],
-    chosen: TranslationOptions,
-    read: ReadRequest,
-    work: str,
-    as_json: bool,
+    options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
 ) -> None:
     """Translate the texts of the options; `load` gives the translator, and `read` the request of a line."""
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
     with (
-        _output(options, as_json, skips) as (file, done),
+        _output(options, skips) as (file, done),
         closing(translations_from(load, options, requests, chosen, done)) as translations,
     ):
         lines = naming_bad_lines(translations, options.place, done, requests)
@@ -154,7 +154,7 @@ def translate_texts(
             total = None if options.input is None else count_lines(options.input, skips)
             lines = with_progress(lines, work, total, done, to_file=options.output is not None)
         for translation in lines:
-            file.write(translation_as_json(translation) if as_json else _as_line(translation, options))
+            file.write(translation_as_json(translation) if options.writes_json else _as_line(translation, options))
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
         # Delete an incomplete line at the end of a file that needs no more lines.
@@ -204,7 +204,7 @@ def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
 
 
 @contextmanager
-def _output(options: TextOptions, as_json: bool, skips: bool) -> Iterator[tuple[LineOutput, int]]:
+def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
     """The output, and the number of lines that it has already."""
     if options.output is None:
         yield standard_output(), 0
@@ -214,7 +214,7 @@ def _output(options: TextOptions, as_json: bool, skips: bool) -> Iterator[tuple[
         if options.input is not None and done > count_lines(options.input, skips):
             raise ValueError(_more_lines(options, done))
         if done:
-            _check_form(options.output, as_json)
+            _check_form(options.output, options.writes_json)
         file.keep(size)
         yield file, done
 

@@ -1,4 +1,4 @@
-"""Translating in several processes: each with a translator of its own, the translations in order."""
+"""Translating in several processes. Each process has its own translator."""
 
 import multiprocessing
 import pickle
@@ -16,7 +16,7 @@ from ..model.options_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
 from .translator import Translator
 
-# Windows per process that are read, or translated and not yet given, at most.
+# The largest number of windows per process that are read and not yet returned.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -28,23 +28,14 @@ def translate_in_processes(
     num_workers: int,
     first_line: int = 1,
 ) -> Iterator[Any]:
-    """Translations in the order of the requests, each window of them from one of several processes.
+    """Translations in the order of the requests. One of several processes translates each window.
 
-    The processes share the threads that this one has. They end with the iterator, which is to be closed if it is not
-    used up. A script must start them below `if __name__ == "__main__":`.
-
-    Args:
-        load (Callable): Loads the translator in each process; a `functools.partial` of `Translator.from_pretrained`.
-        requests (Iterable): Read as far as two windows per process at a time.
-        options (TranslationOptions): How to translate; the window is what a process gets at a time.
-        num_workers (int): Processes.
-        first_line (int): The number of the first request, for warnings and for the seed.
-
-    Yields:
-        str or Translation: One for each request.
+    `load` loads the translator in each process; it must be picklable. At most two windows per process are read ahead.
+    The processes share the threads of this one, and end with the iterator: close it if it is not used up. A script must
+    start the processes below `if __name__ == "__main__":`.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Without a text there is nothing to load a model for.
+    # Load no model if there is no text.
     first = next(windows, None)
     if first is None:
         return
@@ -62,7 +53,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C reaches all processes of a terminal; this one ends the others, which are to say nothing.
+    # Ctrl-C reaches all processes of a terminal. This process ends the others, so they ignore it.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -70,7 +61,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             connection, of_worker = context.Pipe()
             process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
             process.start()
-            # The connection is to end with the process.
+            # Close our copy, so that the connection ends with the process.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -80,7 +71,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """Translates what a connection sends until its other end is closed."""
+    """Translate the windows that a connection sends, until its other end is closed."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -91,7 +82,7 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # The translations before an error are given too.
+        # Send the translations before an error too.
         done, failure = [], None
         try:
             translator = translator or load()
@@ -102,12 +93,12 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # Whoever asked was killed.
+            # The main process was killed.
             return
 
 
 def _that_travels(error: Exception) -> Exception:
-    """The error, or one with its words where it cannot be made again from what it sends."""
+    """The error, or one with the same words if the error cannot be pickled and unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -133,7 +124,7 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Before more is read, which may take as long as somebody types.
+            # Return results before reading more, which may wait for somebody who types.
             translations, failure = finished.pop(num_given)
             yield from translations
             if failure is not None:
@@ -149,7 +140,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # To wait for nobody, after the last window, would be to wait for ever.
+        # Waiting for an empty list would never end.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
