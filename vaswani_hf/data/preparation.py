@@ -270,12 +270,16 @@ class TextEncoder:
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
         """The token ids of stripped texts, lists of int32."""
-        words_of = [text.split(" ") if self._encodes_words_alone else [] for text in texts]
-        # A single space between two words is part of the second word. Texts with other spaces are left to the
-        # tokenizer.
-        others = [row for row, words in enumerate(words_of) if words != texts[row].split() or not words]
-        for row in others:
-            words_of[row] = []
+        words_of = []
+        others = []
+        for row, text in enumerate(texts):
+            words = text.split(" ")
+            # A single space between two words is part of the second word. The tokenizer encodes texts with
+            # other spaces as a whole.
+            if not (self._encodes_words_alone and words == text.split()):
+                words = []
+                others.append(row)
+            words_of.append(words)
         ids_of = self._remember(set(chain.from_iterable(words_of)))
         encoded = [b"".join([self._begin, *map(ids_of.__getitem__, words), self._end]) for words in words_of]
         whole_texts = self._encode([texts[row] for row in others], special=True)
