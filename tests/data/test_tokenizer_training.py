@@ -323,13 +323,6 @@ def test_the_seed_decides_the_split(tokenizer, generator):
     assert len(set(map(tuple, first))) > 10
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.5])
-def test_a_rate_is_a_probability(tokenizer, rate):
-    with pytest.raises(ValueError) as caught:
-        BpeDropout(tokenizer, rate)
-    assert str(caught.value) == f"`rate` must be a probability between 0 and 1, but is {rate}."
-
-
 def test_another_kind_of_tokenizer_has_no_dropout():
     words = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
     words.normalizer, words.pre_tokenizer = normalizers.NFC(), pre_tokenizers.Whitespace()

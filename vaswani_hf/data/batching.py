@@ -47,9 +47,7 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     return np.lexsort((serpentine, target_keys))
 
 
-def _pack(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
-) -> _Packing:
+def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int) -> _Packing:
     """Cuts the pairs, sorted by length, into the fewest batches of this order, about equally full."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
@@ -70,9 +68,7 @@ def _pack(
     return _Packing(order, bucket_bounds, _evenly_full_bounds(buckets, source_tokens, target_tokens))
 
 
-def _evenly_full_bounds(
-    buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
-) -> np.ndarray:
+def _evenly_full_bounds(buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int) -> np.ndarray:
     """The bounds of the fewest batches within both budgets, cut by the smallest shares that suffice.
 
     Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the
@@ -84,9 +80,7 @@ def _evenly_full_bounds(
 
     def budgets(share: int) -> tuple[int, int]:
         # A budget holds the longest sentence.
-        return max(longest_source, source_tokens * share // whole), max(
-            longest_target, target_tokens * share // whole
-        )
+        return max(longest_source, source_tokens * share // whole), max(longest_target, target_tokens * share // whole)
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because
@@ -194,9 +188,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             yield order[batch_bounds[batch] : batch_bounds[batch + 1]].tolist()
 
 
-def _permuted_within(
-    order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """A copy of [N] `order` in which every length bucket is permuted by itself."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
@@ -270,15 +262,10 @@ class PairCollator:
 
 
 def cut_into_parts(batch: dict[str, Tensor], positions: int, *, are_texts: bool = False) -> list[dict[str, Tensor]]:
-    """A batch as several of about equally many neighbouring pairs, each only as long as its own longest sentences.
+    """A batch as parts of about equally many neighbouring pairs, each as long as its own longest sentences.
 
-    Args:
-        batch: What `PairCollator` gives.
-        positions: The most positions of a part on either side, unless a pair alone has more.
-        are_texts: Labels and inputs are one side.
-
-    Returns:
-        The parts, in order; the batch itself where it is small enough.
+    A part has at most `positions` positions on either side, unless a pair alone has more. With `are_texts`
+    labels and inputs are one side. A batch that is small enough is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     number = math.ceil(len(batch["labels"]) / max(1, positions // length))

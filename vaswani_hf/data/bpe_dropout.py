@@ -19,27 +19,21 @@ _REMEMBERED_PIECES = 32
 
 
 class BpeDropout:
-    """Splits text by BPE with merges left out at random (Provilkov et al. 2020, Algorithm 1), from a given generator.
+    """Splits text by BPE with merges left out at random (Provilkov et al. 2020, Algorithm 1).
 
     The dropout inside the `tokenizers` library is not used because its generator cannot be seeded.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
-        """Takes the merges out of a trained tokenizer, which stays as it is.
+        """Takes the merges out of a tokenizer that `train_tokenizer` has made; the tokenizer stays as it is.
 
-        Args:
-            tokenizer: A tokenizer made by `train_tokenizer`.
-            rate: The probability with which a possible merge is left out: 0 splits as the tokenizer does, 1 into
-                characters, or bytes where the tokenizer has no entry for a character.
-
-        Raises:
-            ValueError: If `rate` is not a probability or the tokenizer is not byte-level BPE.
+        `rate` is the probability with which a possible merge is left out: 0 splits as the tokenizer does, 1
+        into characters, or bytes if the tokenizer has no entry for a character.
         """
-        if not 0 <= rate <= 1:
-            raise ValueError(f"`rate` must be a probability between 0 and 1, but is {rate}.")
         backend = tokenizer.backend_tokenizer
-        is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel) and backend.normalizer is not None
-        if not (isinstance(backend.model, models.BPE) and is_byte_level):
+        is_bpe = isinstance(backend.model, models.BPE)
+        is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
+        if not (is_bpe and is_byte_level and backend.normalizer is not None):
             raise ValueError("`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind.")
         merges = json.loads(backend.to_str())["model"]["merges"]
         self.rate = rate
@@ -48,25 +42,21 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # In parentheses a tag stays between the texts that it separates; for `tokenizers` \x1c to \x1f are no spaces.
+        # In parentheses a tag stays between the texts that it separates. For `tokenizers` \x1c to \x1f are no
+        # spaces.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Those of the beginning that stay inside a character make its entry of its bytes. They are never left out: half
-        # a letter in the training text is one that a model may write.
+        # The first merges stay inside a character and make its entry of its bytes. They are never left out,
+        # because a model may write half a letter if the training text has one.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
     def encode(self, text: str, rng: Random) -> list[int]:
-        """One random split of a sentence.
+        """One random split of a sentence, [L] token ids with `</s>` at the end.
 
-        Args:
-            text: The sentence.
-            rng: A generator with a method `random()`; a NumPy generator serves as well.
-
-        Returns:
-            [L] token ids with `</s>` at the end.
+        `rng` has a method `random()`; a NumPy generator serves as well.
         """
         token_ids = []
         for part in filter(None, self._tag_pattern.split(text)):
@@ -91,7 +81,7 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """The positions whose piece can be merged with the next one, in the order in which BPE would merge them."""
+        """The positions whose piece can be merged with the next one, in the order of BPE."""
         positions = self._merges_of.get(pieces)
         if positions is not None:
             return positions

@@ -219,8 +219,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
             raise ValueError(
-                f"`position` must be at least {self._window['first_batch']}, where the window begins,"
-                f" but is {done}."
+                f"`position` must be at least {self._window['first_batch']}, where the window begins, but is {done}."
             )
         return {**self._window, "position": done}
 
@@ -253,9 +252,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
                     if number > done:
                         yield batch
             if not has_pairs:
-                raise ValueError(
-                    "The stream of training pairs must hold a pair that survives cleaning, but has none."
-                )
+                raise ValueError("The stream of training pairs must hold a pair that survives cleaning, but has none.")
             epoch += 1
             first_window = 0
             start = None

@@ -128,9 +128,7 @@ def prepare_pairs(
         return prepare.stream(pairs, report), report
     corpus = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
     # `datasets` keeps what is made of a dataset in its folder.
-    folder = (
-        Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
-    )
+    folder = Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     with naming_the_folder(folder, CACHE_REMEDY):
         marked = pairs.map(
             prepare,
@@ -270,21 +268,23 @@ class TextEncoder:
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
         """The token ids of stripped texts, lists of int32."""
-        words_of = [text.split(" ") if self._encodes_words_alone else [] for text in texts]
-        # A single space between two words is part of the second word. Texts with other spaces are left to the
-        # tokenizer.
-        others = [row for row, words in enumerate(words_of) if words != texts[row].split() or not words]
-        for row in others:
-            words_of[row] = []
+        words_of = []
+        others = []
+        for row, text in enumerate(texts):
+            words = text.split(" ")
+            # A single space between two words is part of the second word. The tokenizer encodes texts with
+            # other spaces as a whole.
+            if not (self._encodes_words_alone and words == text.split()):
+                words = []
+                others.append(row)
+            words_of.append(words)
         ids_of = self._remember(set(chain.from_iterable(words_of)))
         encoded = [b"".join([self._begin, *map(ids_of.__getitem__, words), self._end]) for words in words_of]
         whole_texts = self._encode([texts[row] for row in others], special=True)
         for row, ids in zip(others, whole_texts, strict=True):
             encoded[row] = ids
         offsets = np.cumsum([0, *map(len, encoded)]) // np.dtype(np.int32).itemsize
-        return pyarrow.ListArray.from_arrays(
-            offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32)
-        )
+        return pyarrow.ListArray.from_arrays(offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32))
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
         # Threads that stream share the encoder: a thread replaces a full dictionary, and never takes a word
@@ -320,9 +320,7 @@ def _separates_words(token: dict[str, Any]) -> bool:
     The texts before and after such a token are encoded by themselves, a space before each, and words
     likewise.
     """
-    takes_spaces = (
-        token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
-    )
+    takes_spaces = token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
     return takes_spaces and token["content"].split() == [token["content"]]
 
 
