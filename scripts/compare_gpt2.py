@@ -22,9 +22,8 @@ from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
 from vaswani_hf.data.batching import TokenBudgetSampler
 from vaswani_hf.data.columns import PairRows, pair_lengths
 from vaswani_hf.evaluation.evaluate import negative_log_likelihood
-from vaswani_hf.settings.data import TextData
-from vaswani_hf.settings.sections import TextTokenizer
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.language_modeling import TextData, TextTokenizer
 
 WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
 

@@ -18,8 +18,10 @@ from pydantic.fields import FieldInfo
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
-from vaswani_hf.recipe.recipe import RECIPES
+from vaswani_hf.recipe.recipe import recipe_classes
 from vaswani_hf.settings.base import Settings, shown
+
+RECIPES = recipe_classes()
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vaswani_hf"

@@ -17,8 +17,8 @@ from vaswani_hf.model.backend_vaswani import PyTorchBackend
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.settings.data import TranslationData
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.translation import TranslationData
 from vaswani_hf.training import train
 from vaswani_hf.translation.translator import Translator
 

@@ -13,9 +13,8 @@ from datasets import Dataset
 from vaswani_hf.data import columns, corpus_cache, tokenizer_training
 from vaswani_hf.data.columns import PairRows, corpus_digest
 from vaswani_hf.data.corpus_cache import kept_digest
-from vaswani_hf.settings.data import TranslationData
-from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS, translation
+from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
 load_corpus = TASKS["translation"].load_corpus
 

@@ -21,9 +21,8 @@ from vaswani_hf.data.lines import read_lines
 from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.settings.data import AnyData, TranslationData
-from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
 load_corpus = TASKS["translation"].load_corpus
 
@@ -567,7 +566,7 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
 # The corpus of a run
 
 
-def section(folder: Path, **texts: list[tuple[str, str]]) -> AnyData:
+def section(folder: Path, **texts: list[tuple[str, str]]) -> TranslationData:
     paths = {}
     for split, pairs in texts.items():
         for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):

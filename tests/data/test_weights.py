@@ -10,9 +10,8 @@ from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import corpus_digest, pair_corpora
 from vaswani_hf.data.endless import EndlessSampler, EpochPairs, WeightedPairs
-from vaswani_hf.settings.data import TranslationData
-from vaswani_hf.settings.sections import TranslationTokenizer
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
 load_corpus = TASKS["translation"].load_corpus
 

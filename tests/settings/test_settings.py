@@ -7,9 +7,11 @@ import pytest
 from pydantic import Field, ValidationError
 
 from vaswani_hf.optimization.section import EncoderDecoderTraining, TextTraining
-from vaswani_hf.recipe.recipe import RECIPES
+from vaswani_hf.recipe.recipe import recipe_classes
 from vaswani_hf.settings import sections
 from vaswani_hf.settings.base import Settings, sentence_of
+
+RECIPES = recipe_classes()
 
 
 class Part(Settings):

@@ -14,6 +14,7 @@ from vaswani_hf.training import train
 from vaswani_hf.translation import Translator
 
 RECIPE = """
+task: summarization
 output_dir: FOLDER/run
 data: {source_language: text, target_language: summary, train_pairs: FILE, validation_pairs: FILE, test_pairs: FILE}
 tokenizer: {vocab_size: 300}
@@ -86,7 +87,7 @@ def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys):
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("FOLDER", str(tmp_path)).replace("FILE", str(file)))
-    recipe = dataclasses.replace(load_recipe(tmp_path / "recipe.yaml"), task="summarization")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
     results = train(recipe)
     assert {"rouge1", "rougeL", "sentences"} == results["test"].keys() and results["test"]["sentences"] == 3
     folder = tmp_path / "run"

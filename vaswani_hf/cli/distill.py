@@ -117,7 +117,9 @@ def run(options: DistillOptions) -> None:
 
 def _languages_of(recipe: Any) -> tuple[str, str]:
     """The source and the target language of a recipe of translation."""
-    if recipe.task != "translation":
+    from ..tasks.translation import TranslationData
+
+    if not isinstance(recipe.data, TranslationData):
         raise ValueError(
             f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give another recipe."
         )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -19,7 +19,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.hub import HubError, explained, with_retries
-from ..settings.data import CorpusData, is_on_hub
+from ..settings.data import SPLITS, CorpusData, DataSettings, is_on_hub
 from .batching import PairCollator
 from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
 from .corpus_cache import kept_digest
@@ -27,7 +27,7 @@ from .endless import WeightedPairs
 from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
 from .reading import PairSource, is_commit, load_pairs
 
-SPLITS = ("train", "validation", "test")
+_Data = TypeVar("_Data", bound=CorpusData)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Corpus:
         return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
 
 
-def pin_dataset(data: CorpusData, earlier: CorpusData | None) -> CorpusData:
+def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
     """The sources with one commit of their dataset, and with the licence of its card if the recipe has none.
 
     The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
@@ -137,9 +137,9 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
 
 
 def load_splits(
-    load_split: Callable[[CorpusData, str, int], Dataset | IterableDataset | None],
-    check_split: Callable[[Dataset, CorpusData, str], None],
-    data: CorpusData,
+    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, Any, str], None],
+    data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
     """The text of each split, None without one. `check_split` checks each of them that is not a stream."""

@@ -15,7 +15,7 @@ from datasets import Dataset, IterableDataset
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder, write_whole
 from ..checkpoint.manifest import damage, seal
 from ..checkpoint.tokenizers import save_tokenizers
-from ..settings.sections import AnyTokenizer
+from ..settings.sections import TokenizerSettings
 from ..version import __version__
 from .columns import corpus_digest, kept_rows, return_free_memory
 from .preparation import CHARACTERS_PER_TOKEN
@@ -23,8 +23,8 @@ from .reading import CACHE_REMEDY
 
 
 def write_tokenizers(
-    train_on: Callable[[AnyTokenizer, Dataset | IterableDataset, int], tuple[Any, Any]],
-    section: AnyTokenizer,
+    train_on: Callable[[TokenizerSettings, Dataset | IterableDataset, int], tuple[Any, Any]],
+    section: TokenizerSettings,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,

@@ -32,7 +32,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from ..settings.sections import SMALLEST_VOCABULARY, AnyTokenizer
+from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
 from .columns import mapped_files
 from .preparation import begins_with_a_space, has_too_many_characters
 
@@ -77,7 +77,7 @@ SENTENCE = TextForm()
 
 
 def train_on_sides(
-    section: AnyTokenizer,
+    section: TokenizerSettings,
     pairs: Dataset | IterableDataset,
     sides: tuple[str, ...],
     model_max_length: int,

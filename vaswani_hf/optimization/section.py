@@ -200,3 +200,8 @@ class TextTraining(TrainingSettings):
 
 
 AnyTraining = EncoderDecoderTraining | TextTraining
+
+
+def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
+    """The class of the section `training` for a model with these parts of an encoder-decoder."""
+    return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -76,7 +76,7 @@ def model_card(
             "words": words,
             "example": json.dumps(words.example, ensure_ascii=False),
             "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
-            "has_search": task.translator_class is not None,
+            "has_search": bool(task.decoding_settings.model_fields),
         }
         card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
     except (AttributeError, TypeError, ValueError, TemplateError) as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..recipe.licenses import data_license
-from ..settings.data import AnyData, is_on_hub, last_part
+from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -21,12 +21,11 @@ def read_record(path: Path) -> dict[str, Any]:
     return content
 
 
-def data_facts(data: AnyData) -> dict[str, Any]:
+def data_facts(data: DataSettings) -> dict[str, Any]:
     """The data of a run for its card and its results.json, without the folders that the data lies in."""
+    languages = {name: getattr(data, name, "") for name in ("source_language", "target_language", "language")}
     return {
-        "source_language": data.source_language,
-        "target_language": data.target_language,
-        "language": data.language,
+        **languages,
         "license": data_license(data),
         "attribution": data.attribution,
         "train": _split_facts(data, "train"),
@@ -35,17 +34,18 @@ def data_facts(data: AnyData) -> dict[str, Any]:
     }
 
 
-def _split_facts(data: AnyData, split: str) -> dict[str, Any] | None:
+def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:
     if data.corpus:
         return {"name": data.corpus, "split": split}
     files = [last_part(path) for path in data.files(split)]
     if files:
         facts: dict[str, Any] = {"name": files[0], "files": files}
-        if split == "train" and data.train_weights:
-            facts["weights"] = data.train_weights
+        weights = getattr(data, "train_weights", None)
+        if split == "train" and weights:
+            facts["weights"] = weights
         return facts
-    name = getattr(data, f"{split}_split")
-    if not (data.dataset and name):
+    name = getattr(data, f"{split}_split", None)
+    if not isinstance(data, CorpusData) or not data.dataset or not name:
         return None
     facts = {"name": last_part(data.dataset)}
     if is_on_hub(data.dataset):

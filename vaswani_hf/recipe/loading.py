@@ -11,7 +11,7 @@ import yaml
 
 from ..model.configuration_vaswani import nearest_name
 from ..settings.base import Settings, shown
-from .recipe import RECIPES, Recipe, make_recipe, task_of
+from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
@@ -148,10 +148,20 @@ def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
     return places
 
 
-SECTIONS = tuple(_sections_of(RECIPES["translation"]))
-_PLACES = {task: _places_of(recipe) for task, recipe in RECIPES.items()}
-# The types of the keys of all tasks.
-_ALL_PLACES = {place: kind for places in _PLACES.values() for place, kind in places.items()}
+SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", "publishing")
+
+
+def _places_of_tasks() -> dict[str, dict[str, Any]]:
+    """The type of each key, by the task and the place of the key."""
+    return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
+
+
+def _places_of_all_tasks() -> dict[str, Any]:
+    """The type of each key of any task, by its place."""
+    places: dict[str, Any] = {}
+    for of_task in _places_of_tasks().values():
+        places |= of_task
+    return places
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
@@ -159,14 +169,16 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
 
     In a record, drop all keys of other tasks.
     """
-    places = _PLACES[task]
+    of_tasks = _places_of_tasks()
+    places = of_tasks[task]
     for section in SECTIONS:
-        keys = content.get(section)
+        keys: Any = content.get(section)
         for key in [*keys] if isinstance(keys, dict) else ():
             place = f"{section}.{key}"
             if place in places:
                 continue
-            if place not in _ALL_PLACES:
+            owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
+            if not owners:
                 # A key with the same name in another section, or at the top.
                 elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
                 hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest_name(place, places)}`"
@@ -174,7 +186,6 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
                     f"`{place}` is not a key of a recipe, but has the value {shown(keys[key])}; {hint}."
                 )
             if not is_record and keys[key] not in (None, "", []):
-                owners = " and ".join(f"`task: {name}`" for name in RECIPES if place in _PLACES[name])
                 raise ValueError(
                     f"`{place}` belongs to {owners}, but is {shown(keys[key])} in a recipe of `task: {task}`; leave it "
                     "out."
@@ -207,11 +218,12 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 def _place_of(key: str) -> str:
     """The place that a key of the command line means."""
-    found = [key] if key in _ALL_PLACES else _named(key, _ALL_PLACES)
+    places = _places_of_all_tasks()
+    found = [key] if key in places else _named(key, places)
     if not found:
-        names = [place.split(".")[-1] for place in _ALL_PLACES]
+        names = [place.split(".")[-1] for place in places]
         raise ValueError(
-            f"`--{key}` is no key of a recipe; the nearest key is `--{nearest_name(key, [*names, *_ALL_PLACES])}`."
+            f"`--{key}` is no key of a recipe; the nearest key is `--{nearest_name(key, [*names, *places])}`."
         )
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
@@ -228,7 +240,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
         target = content[section] = content.get(section) or {}
         if not isinstance(target, dict):
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
-    target[name] = _value_of(key, text, _ALL_PLACES[place])
+    target[name] = _value_of(key, text, _places_of_all_tasks()[place])
 
 
 def _value_of(key: str, text: str, kind: Any) -> Any:

@@ -35,8 +35,9 @@ def published_recipe(recipe: Recipe) -> Recipe:
     for key in data.file_keys:
         if getattr(data, key):
             places[key] = _last_parts(getattr(data, key))
-    if data.dataset and not is_on_hub(data.dataset):
-        places["dataset"] = last_part(data.dataset)
+    dataset = getattr(data, "dataset", None)
+    if dataset and not is_on_hub(dataset):
+        places["dataset"] = last_part(dataset)
     base: Any = recipe.model.init_from
     if isinstance(base, InitFrom):
         base = base.replace(**{stack: _published_base(name) for stack, name in base.by_stack().items()})

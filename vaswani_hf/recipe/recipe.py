@@ -1,30 +1,20 @@
 """`Recipe`, the settings of one run, and one class of recipes per task."""
 
+from functools import cache
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, create_model, model_validator
 
 from ..optimization.regularizers import regularizer_of
-from ..optimization.section import AnyTraining, EncoderDecoderTraining, TextTraining
+from ..optimization.section import AnyTraining, training_settings
 from ..settings.base import NO_DOCSTRINGS, Settings, shown
-from ..settings.data import AnyData, TextData, TranslationData, TreebankData
 from ..settings.sections import (
-    AnyEvaluation,
-    AnyTokenizer,
-    DecoderSettings,
-    DecodingSettings,
-    EncoderDecoderSettings,
-    EncoderSettings,
     ModelSettings,
-    NoDecoding,
-    NoTranslationEvaluation,
     PublishingSettings,
-    TextTokenizer,
-    TranslationEvaluation,
-    TranslationTokenizer,
-    TreebankTokenizer,
+    model_settings,
 )
+from ..tasks import TASKS, Task
 from .licenses import check_license, data_license
 
 
@@ -37,12 +27,13 @@ class Recipe(Settings):
     """What the model is trained for: translation, causal_lm, masked_lm or parsing."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    data: AnyData
-    tokenizer: AnyTokenizer
+    # The classes of the next sections are those of the task, see `recipe_class`.
+    data: Any
+    tokenizer: Any
     model: ModelSettings
     training: AnyTraining
-    decoding: DecodingSettings | NoDecoding
-    evaluation: AnyEvaluation
+    decoding: Any
+    evaluation: Any
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
@@ -72,7 +63,7 @@ class Recipe(Settings):
                 raise ValueError(
                     f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."
                 )
-            if self.evaluation.validation_bleu:
+            if self.evaluation.scores_validation_outputs:
                 raise ValueError(f"`evaluation.validation_bleu: true` {needs}, or set it to false.")
         return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
 
@@ -88,7 +79,7 @@ class Recipe(Settings):
         regularizer = regularizer_of(self.training)
         if regularizer is not None:
             regularizer.check(self.training, self.model)
-        if self.training.metric_for_best_model == "bleu" and not self.evaluation.validation_bleu:
+        if self.training.metric_for_best_model == "bleu" and not self.evaluation.scores_validation_outputs:
             raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
@@ -133,83 +124,37 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def recipe_class(
-    task: str,
-    *,
-    data: Any,
-    tokenizer: type[Settings],
-    model: type[Settings],
-    training: type[Settings],
-    decoding: type[Settings],
-    evaluation: type[Settings],
-) -> type[Recipe]:
-    """The class of the recipes of a task, whose sections have these classes."""
+@cache
+def recipe_class(task: Task) -> type[Recipe]:
+    """The class of the recipes of a task."""
     optional: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "model": model,
-        "decoding": decoding,
-        "evaluation": evaluation,
+        "tokenizer": task.tokenizer_settings,
+        "model": model_settings(task.stacks),
+        "decoding": task.decoding_settings,
+        "evaluation": task.evaluation_settings,
     }
-    return create_model(
-        f"{task}_recipe",
-        __base__=Recipe,
-        __cls_kwargs__=NO_DOCSTRINGS,
-        task=(Literal[task], Field("translation", description=Recipe.model_fields["task"].description)),
-        data=(data, ...),
-        training=(training, ...),
+    fields: dict[str, Any] = {
+        "task": (Literal[task.name], Field("translation", description=Recipe.model_fields["task"].description)),
+        "data": (task.data_settings, ...),
+        "training": (training_settings(task.stacks), ...),
         **{name: (kind, kind()) for name, kind in optional.items()},
-    )
+    }
+    return create_model(f"{task.name}_recipe", __base__=Recipe, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
-# The class of the recipes of each task.
-RECIPES: dict[str, type[Recipe]] = {
-    "translation": recipe_class(
-        "translation",
-        data=TranslationData,
-        tokenizer=TranslationTokenizer,
-        model=EncoderDecoderSettings,
-        training=EncoderDecoderTraining,
-        decoding=DecodingSettings,
-        evaluation=TranslationEvaluation,
-    ),
-    "causal_lm": recipe_class(
-        "causal_lm",
-        data=TextData,
-        tokenizer=TextTokenizer,
-        model=DecoderSettings,
-        training=TextTraining,
-        decoding=NoDecoding,
-        evaluation=NoTranslationEvaluation,
-    ),
-    "masked_lm": recipe_class(
-        "masked_lm",
-        data=TextData,
-        tokenizer=TextTokenizer,
-        model=EncoderSettings,
-        training=TextTraining,
-        decoding=NoDecoding,
-        evaluation=NoTranslationEvaluation,
-    ),
-    "parsing": recipe_class(
-        "parsing",
-        data=TreebankData,
-        tokenizer=TreebankTokenizer,
-        model=EncoderDecoderSettings,
-        training=EncoderDecoderTraining,
-        decoding=DecodingSettings,
-        evaluation=NoTranslationEvaluation,
-    ),
-}
+def recipe_classes() -> dict[str, type[Recipe]]:
+    """The class of the recipes of each task."""
+    return {name: recipe_class(task) for name, task in TASKS.items()}
 
 
 def task_of(values: dict[str, Any]) -> str:
     """The task of a recipe with these values."""
     task = values.get("task", "translation")
-    if not isinstance(task, str) or task not in RECIPES:
-        raise ValueError(f"`task` must be {' or '.join(map(repr, RECIPES))}, but is {shown(task)}.")
+    if not isinstance(task, str) or task not in TASKS:
+        raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {shown(task)}.")
     return task
 
 
 def make_recipe(values: dict[str, Any]) -> Recipe:
     """The recipe with these values: nested mappings as in YAML, or sections."""
-    return RECIPES[task_of(values)].load(values)
+    return recipe_class(TASKS[task_of(values)]).load(values)

@@ -1,4 +1,4 @@
-"""The section `data` of a recipe: what all tasks share, and one class per kind of corpus."""
+"""The section `data` of a recipe: what the tasks share. Each task has a class of its own in tasks/."""
 
 import os
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -8,7 +8,6 @@ from huggingface_hub.utils import validate_repo_id
 from pydantic import Field, model_validator
 
 from .base import Settings
-from .sections import SMALLEST_VOCABULARY
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
@@ -74,6 +73,11 @@ class DataSettings(Settings):
     def has_validation(self) -> bool:
         """True if the recipe names a validation split."""
         return bool(self.corpus or self.files("validation"))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of directions that the vocabulary needs."""
+        return ()
 
     def warnings(self) -> list[str]:
         """Sentences about what may be a mistake."""
@@ -149,7 +153,7 @@ class CorpusData(DataSettings):
         """Check the data together with the sections `tokenizer` and `training`."""
         super().check_with(tokenizer, training)
         if self.streaming and (
-            training.dataloader_num_workers or training.num_train_epochs or tokenizer.bpe_dropout
+            training.dataloader_num_workers or training.num_train_epochs or getattr(tokenizer, "bpe_dropout", 0)
         ):
             raise ValueError(
                 "`data.streaming: true` needs `training.max_steps`, `training.dataloader_num_workers: 0` and "
@@ -183,186 +187,3 @@ class CorpusData(DataSettings):
                     f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for each corpus."
                 )
         return self
-
-
-class TranslationData(CorpusData):
-    """Sentence pairs.
-
-    Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split of
-    `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
-    """
-
-    file_kinds = ("source", "target", "pairs")
-    source_keys = ("corpus", "dataset", "train_pairs", "train_source")
-    language: ClassVar[str] = ""
-    is_text: ClassVar[bool] = False
-    is_treebank: ClassVar[bool] = False
-
-    source_language: str = Field(min_length=1)
-    """The language that the model translates from, such as en. It names a column of a dataset or of pairs."""
-    target_language: str = Field(min_length=1)
-    """The language that the model translates into, such as de. It names a column of a dataset or of pairs."""
-    train_source: Files = None
-    """Text files with one source sentence per line, for training."""
-    train_target: Files = None
-    """Text files with the translations of `train_source`, line by line."""
-    train_pairs: Files = None
-    """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
-    validation_source: Files = None
-    """As `train_source`, for validation."""
-    validation_target: Files = None
-    """As `train_target`, for validation."""
-    validation_pairs: Files = None
-    """As `train_pairs`, for validation."""
-    test_source: Files = None
-    """As `train_source`, for the scores at the end."""
-    test_target: Files = None
-    """As `train_target`, for the scores at the end."""
-    test_pairs: Files = None
-    """As `train_pairs`, for the scores at the end."""
-    both_directions: bool = False
-    """Train on each pair as it is and reversed. The source of a reversed pair begins with a tag for its target
-    language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction of
-    the recipe have no tag, so that validation, test and exports take plain text."""
-    max_length_ratio: float | None = Field(None, ge=1)
-    """Drop training pairs of which one side has more than this number of times the tokens of the other."""
-
-    def warnings(self) -> list[str]:
-        """Sentences about what may be a mistake."""
-        if self.source_language != self.target_language:
-            return []
-        return [
-            f"`data.source_language` and `data.target_language` are both {self.source_language!r}; correct one of them "
-            "unless the targets are paraphrases or corrections of the sources."
-        ]
-
-    def check_with(self, tokenizer: Any, training: Any) -> None:
-        """Check the data together with the sections `tokenizer` and `training`."""
-        super().check_with(tokenizer, training)
-        if not self.both_directions:
-            return
-        if not tokenizer.shared_vocabulary:
-            raise ValueError(
-                "`data.both_directions: true` needs one vocabulary for both languages, but "
-                "`tokenizer.shared_vocabulary` is false; set it to true."
-            )
-        if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
-            raise ValueError(
-                f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: "
-                f"true`, 256 bytes, 4 special tokens and the tag, but is {tokenizer.vocab_size}; raise it."
-            )
-
-    @model_validator(mode="after")
-    def _check_sides(self) -> Self:
-        for split in SPLITS:
-            source = getattr(self, f"{split}_source")
-            target = getattr(self, f"{split}_target")
-            if (source is None) != (target is None):
-                raise ValueError(
-                    f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and "
-                    f"{target!r}."
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_languages(self) -> Self:
-        language = self.source_language
-        if self.both_directions and language.split() != [language]:
-            raise ValueError(
-                "`data.source_language` must be one word with `data.both_directions: true`, because the word is part "
-                f"of the tag, but is {language!r}; name the language by a code such as en."
-            )
-        if language != self.target_language:
-            return self
-        both = f"`data.source_language` and `data.target_language` are both {language!r}"
-        if self.both_directions:
-            raise ValueError(f"`data.both_directions: true` needs two languages, but {both}; correct one of them.")
-        if self.corpus:
-            raise ValueError(
-                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of them."
-            )
-        for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
-            if getattr(self, key):
-                raise ValueError(
-                    f"`data.{key}` has a column for each language, but {both}; name the language by its two columns."
-                )
-        return self
-
-    def _sources_in_words(self) -> str:
-        return f"{super()._sources_in_words()} with `data.train_target`"
-
-
-class TextData(CorpusData):
-    """Texts for a language model.
-
-    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of `dataset`, or
-    the number words of both languages (`corpus: numbers`).
-    """
-
-    file_kinds = ("text",)
-    source_keys = ("corpus", "dataset", "train_text")
-    is_text: ClassVar[bool] = True
-    is_treebank: ClassVar[bool] = False
-    source_language: ClassVar[str] = ""
-    target_language: ClassVar[str] = ""
-    both_directions: ClassVar[bool] = False
-    max_length_ratio: ClassVar[None] = None
-
-    language: str = Field(min_length=1)
-    """The language of the texts, such as en."""
-    train_text: Files = None
-    """Text files with one text per line, for training."""
-    validation_text: Files = None
-    """As `train_text`, for validation."""
-    test_text: Files = None
-    """As `train_text`, for the scores at the end."""
-    text_column: str = "text"
-    """The column of a dataset that has the texts."""
-
-    @model_validator(mode="after")
-    def _check_column(self) -> Self:
-        if self.dataset is None and self.text_column != "text":
-            raise ValueError(
-                f"`data.text_column` is for a `data.dataset`, but is {self.text_column!r} without one; leave it out."
-            )
-        return self
-
-
-class TreebankData(DataSettings):
-    """Trees for a parser.
-
-    Each split is a treebank (`…_trees`): files of trees in brackets, one tree per line or as in Penn files, or folders
-    with .mrg files. `corpus: trees` has trees of a small grammar that the package has itself.
-    """
-
-    file_kinds = ("trees",)
-    source_keys = ("corpus", "train_trees")
-    is_text: ClassVar[bool] = False
-    is_treebank: ClassVar[bool] = True
-    source_language: ClassVar[str] = ""
-    target_language: ClassVar[str] = ""
-    both_directions: ClassVar[bool] = False
-    max_length_ratio: ClassVar[None] = None
-    streaming: ClassVar[bool] = False
-    train_weights: ClassVar[list[float]] = []
-    dataset: ClassVar[None] = None
-
-    corpus: Literal["trees"] | None = None
-    """A corpus that the package generates itself: "trees" has trees of a small grammar."""
-    trees_train_size: int = Field(20000, gt=0)
-    """The number of training examples of `corpus: trees`."""
-    language: str = Field(min_length=1)
-    """The language of the sentences, such as en."""
-    train_trees: Files = None
-    """Files or folders of trees, for training."""
-    validation_trees: Files = None
-    """As `train_trees`, for validation."""
-    test_trees: Files = None
-    """As `train_trees`, for the scores at the end."""
-
-
-# Until each task has its own class (see PLAN): what code that serves all tasks receives.
-AnyData = TranslationData | TextData | TreebankData
-
-# The tasks whose corpus is plain text.
-TEXT_TASKS = ("causal_lm", "masked_lm")

@@ -25,54 +25,15 @@ class TokenizerSettings(Settings):
     keep: bool = True
     """Keep the tokenizers of the model in `model.init_from`. False trains new ones."""
 
-
-class TranslationTokenizer(TokenizerSettings):
-    """The tokenizers of source and target."""
-
-    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
-    """The size of the vocabulary of the target, if the two are not shared; `vocab_size` by default."""
-    shared_vocabulary: bool = True
-    """Source and target have one vocabulary (Section 5.1)."""
-    bpe_dropout: float = Field(0.0, ge=0, lt=1)
-    """The rate at which BPE-dropout leaves out merges in training (Provilkov et al. 2020)."""
-
-    @property
-    def planned_target_size(self) -> int:
-        """The number of target classes of a plan."""
-        return self.target_vocab_size or self.vocab_size
-
-    @model_validator(mode="after")
-    def _check_target(self) -> Self:
-        if self.target_vocab_size and self.shared_vocabulary:
-            raise ValueError("`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`.")
-        return self
-
-
-class TextTokenizer(TokenizerSettings):
-    """The tokenizer of texts of one language."""
-
-    target_vocab_size: ClassVar[None] = None
-    shared_vocabulary: ClassVar[bool] = True
-    bpe_dropout: ClassVar[float] = 0.0
-
     @property
     def planned_target_size(self) -> int:
         """The number of target classes of a plan."""
         return self.vocab_size
 
-
-class TreebankTokenizer(TokenizerSettings):
-    """The tokenizer of the sentences. The symbols of trees have a vocabulary of their own."""
-
-    target_vocab_size: ClassVar[None] = None
-    shared_vocabulary: ClassVar[bool] = False
-    bpe_dropout: ClassVar[float] = 0.0
-    # The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent and 4
-    # special tokens.
-    planned_target_size: ClassVar[int] = 76
-
-
-AnyTokenizer = TranslationTokenizer | TextTokenizer | TreebankTokenizer
+    @property
+    def has_one_vocabulary(self) -> bool:
+        """True if source and target have one vocabulary."""
+        return True
 
 
 # The parts of an encoder-decoder. Each of them may begin with the weights of another model.
@@ -158,6 +119,12 @@ def _with_config_fields(name: str, excluded: str) -> Any:
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", "nothing")
 EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_")
 DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_")
+_MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, STACKS[1:]: DecoderSettings}
+
+
+def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
+    """The class of the section `model` for a model with these parts of an encoder-decoder."""
+    return _MODEL_SETTINGS[stacks]
 
 
 class DecodingSettings(Settings):
@@ -203,42 +170,13 @@ class EvaluationSettings(Settings):
     tokens_per_batch: int = Field(4096, gt=0)
     """The number of tokens that are scored at once."""
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
-
-
-class TranslationEvaluation(EvaluationSettings):
-    """The scores of translations."""
-
-    tokenize: str = "13a"
-    """The tokenizer of sacreBLEU."""
-    lowercase: bool = False
-    """BLEU ignores case."""
-    validation_bleu: bool = False
-    """Translate the validation split at each validation, and log its BLEU."""
+    @property
+    def scores_validation_outputs(self) -> bool:
+        """True if each validation makes outputs and scores them."""
+        return False
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer of BLEU that this machine does not have."""
-        from sacrebleu.metrics.bleu import BLEU
-
-        try:
-            BLEU(tokenize=self.tokenize)
-        except (ValueError, ImportError, RuntimeError, KeyError):
-            raise ValueError(
-                "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or "
-                f"none, but is {self.tokenize!r}."
-            ) from None
-
-
-class NoTranslationEvaluation(EvaluationSettings):
-    """The scores of a task without translations."""
-
-    tokenize: ClassVar[str] = "13a"
-    lowercase: ClassVar[bool] = False
-    validation_bleu: ClassVar[bool] = False
-
-
-AnyEvaluation = TranslationEvaluation | NoTranslationEvaluation
 
 
 class PublishingSettings(Settings):

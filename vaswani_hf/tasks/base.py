@@ -13,8 +13,9 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.corpus import Corpus
-from ..settings.sections import AnyEvaluation, AnyTokenizer
-from ..translation.translator import Translator
+from ..settings.base import Settings
+from ..settings.data import DataSettings
+from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
@@ -88,25 +89,26 @@ class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
     A class that derives from `Task` has the methods with a body, which are right for a task without a dataset
-    on the Hub, without tokenizers of its own kind, and whose validation measures the loss alone.
+    on the Hub, without tokenizers of its own kind, and whose validation measures the loss alone. The arguments `data`,
+    `tokenizer` and `evaluation` are sections of a recipe, of the classes of the task.
 
     Attributes:
         name: The value of the key `task` of a recipe.
-        data_settings: The class of the section `data` of a recipe.
+        data_settings: The class of the section `data` of a recipe. The other classes of sections follow.
         model_class: The class of the model.
         stacks: The parts of an encoder-decoder that the model has: "encoder", "decoder" or both.
-        translator_class: The class that searches for outputs with the settings of the section `decoding`;
-            None for a model that is trained without a search.
         outputs_file: The file for the outputs on the test set; None if there are no outputs.
         metrics: The scores in the metadata of the card, with their titles; the first one is the most
             important.
     """
 
     name: str
-    data_settings: type
+    data_settings: type[DataSettings]
+    tokenizer_settings: type[TokenizerSettings] = TokenizerSettings
+    decoding_settings: type[Settings] = DecodingSettings
+    evaluation_settings: type[EvaluationSettings] = EvaluationSettings
     model_class: type[PreTrainedModel]
     stacks: tuple[str, ...] = BOTH_STACKS
-    translator_class: type[Translator] | None = Translator
     outputs_file: str | None = None
     metrics: dict[str, str]
 
@@ -126,7 +128,7 @@ class Task(Protocol):
         ...
 
     def load_corpus(
-        self, data: Any, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         """The whole corpus, with the tokenizers in `folder`, which `new_tokenizers` trains and writes."""
         ...
@@ -141,28 +143,24 @@ class Task(Protocol):
         """
         ...
 
-    def planned_target_size(self, tokenizer: AnyTokenizer) -> int:
-        """The number of classes of the decoder, as far as it is known without a corpus."""
-        return tokenizer.target_vocab_size or tokenizer.vocab_size
-
-    def validation_metrics(self, evaluation: AnyEvaluation) -> tuple[str, ...]:
+    def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
         """The scores that a validation computes from outputs, in addition to the loss."""
         return ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: AnyEvaluation
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
         """The outputs for these texts of the validation split, which are the share of one process."""
         return []
 
     def validation_scores(
-        self, outputs: list[str], targets: list[str], evaluation: AnyEvaluation
+        self, outputs: list[str], targets: list[str], evaluation: Any
     ) -> dict[str, float]:
         """The scores of `validation_metrics` for the outputs for the whole validation split."""
         return {}
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: Any, evaluation: AnyEvaluation, device: str
+        self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
     ) -> Scores:
         """The scores of the checkpoint in `folder` on the test split."""
         ...

@@ -11,11 +11,12 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
+from pydantic import Field, model_validator
 from tokenizers import processors
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -44,8 +45,8 @@ from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.translator_vaswani import TOKENIZING, batches_by_length
-from ..settings.data import TextData
-from ..settings.sections import AnyEvaluation, AnyTokenizer
+from ..settings.data import CorpusData, Files
+from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
@@ -58,6 +59,40 @@ HIDDEN_RATE = 0.8
 REPLACED_RATE = 0.1
 # The model types of language models.
 LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
+
+
+class TextData(CorpusData):
+    """Texts for a language model.
+
+    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of `dataset`, or
+    the number words of both languages (`corpus: numbers`).
+    """
+
+    file_kinds = ("text",)
+    source_keys = ("corpus", "dataset", "train_text")
+
+    language: str = Field(min_length=1)
+    """The language of the texts, such as en."""
+    train_text: Files = None
+    """Text files with one text per line, for training."""
+    validation_text: Files = None
+    """As `train_text`, for validation."""
+    test_text: Files = None
+    """As `train_text`, for the scores at the end."""
+    text_column: str = "text"
+    """The column of a dataset that has the texts."""
+
+    @model_validator(mode="after")
+    def _check_column(self) -> Self:
+        if self.dataset is None and self.text_column != "text":
+            raise ValueError(
+                f"`data.text_column` is for a `data.dataset`, but is {self.text_column!r} without one; leave it out."
+            )
+        return self
+
+
+class TextTokenizer(TokenizerSettings):
+    """The tokenizer of texts of one language."""
 
 
 class LanguageModeling(Task):
@@ -73,7 +108,8 @@ class LanguageModeling(Task):
     """
 
     data_settings = TextData
-    translator_class = None
+    tokenizer_settings = TextTokenizer
+    decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     form: TextForm
     hub_task: str
@@ -111,7 +147,7 @@ class LanguageModeling(Task):
         return load_dataset_split(data, split, data.text_column, data.text_column)
 
     def load_corpus(
-        self, data: TextData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TextData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:
@@ -140,7 +176,7 @@ class LanguageModeling(Task):
         return own, own
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: TextData, evaluation: AnyEvaluation, device: str
+        self, folder: Path, test: Dataset, data: TextData, evaluation: EvaluationSettings, device: str
     ) -> Scores:
         model = load_model(folder, kinds=LANGUAGE_MODELS).to(device)
         tokenizer, _ = load_tokenizers(folder)
@@ -239,7 +275,7 @@ def _check_split(texts: Dataset, data: TextData, split: str) -> None:
 
 
 def _train_tokenizers(
-    section: AnyTokenizer, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
+    section: TokenizerSettings, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
 ) -> Tokenizers:
     tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
     return tokenizer, tokenizer

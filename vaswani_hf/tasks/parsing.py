@@ -4,11 +4,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 from datasets import Dataset, Features
 from datasets.exceptions import DatasetGenerationError
+from pydantic import Field
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -24,13 +25,11 @@ from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
-from ..settings.data import TreebankData
-from ..settings.sections import AnyEvaluation, AnyTokenizer
+from ..settings.data import DataSettings, Files
+from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
-# The symbols of a parser on the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent
-# and 4 special tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
 # The tokenizer reads `(NN dog)` as `NN`. These patterns match what it removes: the bracket before the tag,
 # and the word with the bracket after it.
@@ -38,13 +37,54 @@ _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _AFTER_TAG = r" [^() ]+\)"
 
 
+class TreebankData(DataSettings):
+    """Trees for a parser.
+
+    Each split is a treebank (`…_trees`): files of trees in brackets, one tree per line or as in Penn files, or folders
+    with .mrg files. `corpus: trees` has trees of a small grammar that the package has itself.
+    """
+
+    file_kinds = ("trees",)
+    source_keys = ("corpus", "train_trees")
+
+    corpus: Literal["trees"] | None = None
+    """A corpus that the package generates itself: "trees" has trees of a small grammar."""
+    trees_train_size: int = Field(20000, gt=0)
+    """The number of training examples of `corpus: trees`."""
+    language: str = Field(min_length=1)
+    """The language of the sentences, such as en."""
+    train_trees: Files = None
+    """Files or folders of trees, for training."""
+    validation_trees: Files = None
+    """As `train_trees`, for validation."""
+    test_trees: Files = None
+    """As `train_trees`, for the scores at the end."""
+
+
+class TreebankTokenizer(TokenizerSettings):
+    """The tokenizer of the sentences. The symbols of trees have a vocabulary of their own."""
+
+    @property
+    def planned_target_size(self) -> int:
+        """The number of target classes of a plan: the symbols of a parser on the Wall Street Journal.
+
+        They are 26 labels, 45 parts of speech, the end of a constituent and 4 special tokens.
+        """
+        return _WALL_STREET_JOURNAL_SYMBOLS
+
+    @property
+    def has_one_vocabulary(self) -> bool:
+        """True if source and target have one vocabulary."""
+        return False
+
+
 class Parsing(Task):
     """Sentences and their constituency trees, each of which is one line of brackets."""
 
     name = "parsing"
     data_settings = TreebankData
+    tokenizer_settings = TreebankTokenizer
     model_class = VaswaniForSeq2SeqLM
-    translator_class = Parser
     outputs_file = TREES_FILE
     metrics = {"f1": "labelled bracketing F1"}
 
@@ -56,7 +96,7 @@ class Parsing(Task):
         return load_treebank(files) if files else None
 
     def load_corpus(
-        self, data: TreebankData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TreebankData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:
@@ -81,11 +121,8 @@ class Parsing(Task):
             raise ValueError("has no vocabulary of trees")
         return source, target
 
-    def planned_target_size(self, tokenizer: AnyTokenizer) -> int:
-        return _WALL_STREET_JOURNAL_SYMBOLS
-
     def score_test_split(
-        self, folder: Path, test: Dataset, data: TreebankData, evaluation: AnyEvaluation, device: str
+        self, folder: Path, test: Dataset, data: TreebankData, evaluation: EvaluationSettings, device: str
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
         gold = [tree_of(text) if text else Tree((), (), ()) for text in test["target"]]
@@ -170,7 +207,7 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
             yield _pair_of(tree)
 
 
-def _train_tokenizers(section: AnyTokenizer, pairs: Dataset, model_max_length: int) -> Tokenizers:
+def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
     """Byte-level BPE for the sentences, and the symbols of the trees."""
     source = train_on_sides(section, pairs, ("source",), model_max_length)
     return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)

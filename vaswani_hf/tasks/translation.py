@@ -3,10 +3,11 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import datasets
 from datasets import Dataset, IterableDataset
+from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
@@ -31,8 +32,8 @@ from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, n
 from ..evaluation.bleu import exact_match_by, score_translations
 from ..evaluation.evaluate import evaluate_translator
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..settings.data import TranslationData
-from ..settings.sections import AnyEvaluation, AnyTokenizer
+from ..settings.data import SPLITS, CorpusData, Files
+from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
@@ -46,11 +47,177 @@ _ANY_EXAMPLE = "Put a sentence of the source language here."
 _VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
+class TranslationData(CorpusData):
+    """Sentence pairs.
+
+    Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split of
+    `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
+    """
+
+    file_kinds = ("source", "target", "pairs")
+    source_keys = ("corpus", "dataset", "train_pairs", "train_source")
+
+    source_language: str = Field(min_length=1)
+    """The language that the model translates from, such as en. It names a column of a dataset or of pairs."""
+    target_language: str = Field(min_length=1)
+    """The language that the model translates into, such as de. It names a column of a dataset or of pairs."""
+    train_source: Files = None
+    """Text files with one source sentence per line, for training."""
+    train_target: Files = None
+    """Text files with the translations of `train_source`, line by line."""
+    train_pairs: Files = None
+    """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
+    validation_source: Files = None
+    """As `train_source`, for validation."""
+    validation_target: Files = None
+    """As `train_target`, for validation."""
+    validation_pairs: Files = None
+    """As `train_pairs`, for validation."""
+    test_source: Files = None
+    """As `train_source`, for the scores at the end."""
+    test_target: Files = None
+    """As `train_target`, for the scores at the end."""
+    test_pairs: Files = None
+    """As `train_pairs`, for the scores at the end."""
+    both_directions: bool = False
+    """Train on each pair as it is and reversed. The source of a reversed pair begins with a tag for its target
+    language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction of
+    the recipe have no tag, so that validation, test and exports take plain text."""
+    max_length_ratio: float | None = Field(None, ge=1)
+    """Drop training pairs of which one side has more than this number of times the tokens of the other."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of directions that the vocabulary needs."""
+        return (direction_tag(self.source_language),) if self.both_directions else ()
+
+    def warnings(self) -> list[str]:
+        """Sentences about what may be a mistake."""
+        if self.source_language != self.target_language:
+            return []
+        return [
+            f"`data.source_language` and `data.target_language` are both {self.source_language!r}; correct one of them "
+            "unless the targets are paraphrases or corrections of the sources."
+        ]
+
+    def check_with(self, tokenizer: Any, training: Any) -> None:
+        """Check the data together with the sections `tokenizer` and `training`."""
+        super().check_with(tokenizer, training)
+        if not self.both_directions:
+            return
+        if not tokenizer.shared_vocabulary:
+            raise ValueError(
+                "`data.both_directions: true` needs one vocabulary for both languages, but "
+                "`tokenizer.shared_vocabulary` is false; set it to true."
+            )
+        if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
+            raise ValueError(
+                f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: "
+                f"true`, 256 bytes, 4 special tokens and the tag, but is {tokenizer.vocab_size}; raise it."
+            )
+
+    @model_validator(mode="after")
+    def _check_sides(self) -> Self:
+        for split in SPLITS:
+            source = getattr(self, f"{split}_source")
+            target = getattr(self, f"{split}_target")
+            if (source is None) != (target is None):
+                raise ValueError(
+                    f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and "
+                    f"{target!r}."
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_languages(self) -> Self:
+        language = self.source_language
+        if self.both_directions and language.split() != [language]:
+            raise ValueError(
+                "`data.source_language` must be one word with `data.both_directions: true`, because the word is part "
+                f"of the tag, but is {language!r}; name the language by a code such as en."
+            )
+        if language != self.target_language:
+            return self
+        both = f"`data.source_language` and `data.target_language` are both {language!r}"
+        if self.both_directions:
+            raise ValueError(f"`data.both_directions: true` needs two languages, but {both}; correct one of them.")
+        if self.corpus:
+            raise ValueError(
+                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of them."
+            )
+        for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
+            if getattr(self, key):
+                raise ValueError(
+                    f"`data.{key}` has a column for each language, but {both}; name the language by its two columns."
+                )
+        return self
+
+    def _sources_in_words(self) -> str:
+        return f"{super()._sources_in_words()} with `data.train_target`"
+
+
+class TranslationTokenizer(TokenizerSettings):
+    """The tokenizers of source and target."""
+
+    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
+    """The size of the vocabulary of the target, if the two are not shared; `vocab_size` by default."""
+    shared_vocabulary: bool = True
+    """Source and target have one vocabulary (Section 5.1)."""
+    bpe_dropout: float = Field(0.0, ge=0, lt=1)
+    """The rate at which BPE-dropout leaves out merges in training (Provilkov et al. 2020)."""
+
+    @property
+    def planned_target_size(self) -> int:
+        """The number of target classes of a plan."""
+        return self.target_vocab_size or self.vocab_size
+
+    @property
+    def has_one_vocabulary(self) -> bool:
+        """True if source and target have one vocabulary."""
+        return self.shared_vocabulary
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if self.target_vocab_size and self.shared_vocabulary:
+            raise ValueError("`tokenizer.target_vocab_size` needs `tokenizer.shared_vocabulary: false`.")
+        return self
+
+
+class TranslationEvaluation(EvaluationSettings):
+    """The scores of translations."""
+
+    tokenize: str = "13a"
+    """The tokenizer of sacreBLEU."""
+    lowercase: bool = False
+    """BLEU ignores case."""
+    validation_bleu: bool = False
+    """Translate the validation split at each validation, and log its BLEU."""
+
+    @property
+    def scores_validation_outputs(self) -> bool:
+        """True if each validation translates."""
+        return self.validation_bleu
+
+    def check_tokenizer(self) -> None:
+        """Refuse a tokenizer of BLEU that this machine does not have."""
+        from sacrebleu.metrics.bleu import BLEU
+
+        try:
+            BLEU(tokenize=self.tokenize)
+        except (ValueError, ImportError, RuntimeError, KeyError):
+            raise ValueError(
+                "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or "
+                f"none, but is {self.tokenize!r}."
+            ) from None
+
+
 class Translation(Task):
     """Sentence pairs: the task of the paper (Section 6.1)."""
 
     name = "translation"
     data_settings = TranslationData
+    tokenizer_settings = TranslationTokenizer
+    evaluation_settings = TranslationEvaluation
     model_class = VaswaniForSeq2SeqLM
     outputs_file = TRANSLATIONS_FILE
     metrics = {"bleu": "BLEU", "chrf": "chrF"}
@@ -76,10 +243,10 @@ class Translation(Task):
         return load_dataset_split(data, split, source, target)
 
     def load_corpus(
-        self, data: TranslationData, tokenizer: AnyTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: TranslationData, tokenizer: TranslationTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
-        tags = (direction_tag(data.source_language),) if data.both_directions else ()
+        tags = data.tags
         if new_tokenizers:
             train = partial(train_tokenizers, tags=tags)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
@@ -115,18 +282,18 @@ class Translation(Task):
         own_source = in_form(source, SENTENCE)
         return own_source, own_source if target is source else in_form(target, SENTENCE)
 
-    def validation_metrics(self, evaluation: AnyEvaluation) -> tuple[str, ...]:
+    def validation_metrics(self, evaluation: TranslationEvaluation) -> tuple[str, ...]:
         return _VALIDATION_METRICS if evaluation.validation_bleu else ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: AnyEvaluation
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
         # A greedy search is enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def validation_scores(
-        self, outputs: list[str], targets: list[str], evaluation: AnyEvaluation
+        self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, float]:
         scores = score_translations(
             outputs,
@@ -137,7 +304,7 @@ class Translation(Task):
         return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: TranslationData, evaluation: AnyEvaluation, device: str
+        self, folder: Path, test: Dataset, data: TranslationData, evaluation: TranslationEvaluation, device: str
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
@@ -238,7 +405,7 @@ def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
 
 
 def train_tokenizers(
-    section: AnyTokenizer, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
+    section: TranslationTokenizer, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
 ) -> Tokenizers:
     """The joint tokenizer of both languages twice, or one tokenizer for each language."""
     if section.shared_vocabulary:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,14 +22,14 @@ from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
-from ..settings.sections import FREE_FIELDS, MODEL_FIELDS, STACKS, AnyTokenizer, InitFrom, ModelSettings
+from ..settings.sections import FREE_FIELDS, MODEL_FIELDS, STACKS, InitFrom, ModelSettings, TokenizerSettings
 from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields that the config of one stack does not decide for an encoder and a decoder.
 _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
-_Tokenizer = TypeVar("_Tokenizer", bound=AnyTokenizer)
+_Tokenizer = TypeVar("_Tokenizer", bound=TokenizerSettings)
 
 
 class Base(NamedTuple):
@@ -155,21 +156,22 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
-def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: Task, tag: str | None) -> _Tokenizer:
+def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: Task, tags: Sequence[str]) -> _Tokenizer:
     """The section `tokenizer` that describes the tokenizers of the base.
 
     Args:
         section (TokenizerSettings): The section of the recipe.
         bases (dict): As from `find_bases`.
         task (Task): The task of the recipe.
-        tag (str, optional): A tag that the vocabulary must have.
+        tags (sequence): The tags that the vocabulary must have.
     """
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
-    if tag is not None and tag not in tags_of(source):
+    missing = [tag for tag in tags if tag not in tags_of(source)]
+    if missing:
         raise ValueError(
-            f"`data.both_directions: true` needs the tag {tag} in the vocabulary, but the tokenizers of '{name}', which "
+            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', which "
             "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
         )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
@@ -191,7 +193,7 @@ def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: Task
     record = readable_record(recipe_file(base.folder))
     for key, value in found.items():
         if record is not None:
-            accepted[key].append(getattr(record.tokenizer, key))
+            accepted[key].append(getattr(record.tokenizer, key, None))
         asked = getattr(section, key)
         if asked not in accepted[key]:
             raise ValueError(

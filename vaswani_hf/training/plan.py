@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from ..model.configuration_vaswani import VaswaniConfig, nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import AnyTraining, EncoderDecoderTraining
-from ..settings.data import AnyData
-from ..settings.sections import AnyTokenizer, ModelSettings
+from ..settings.data import DataSettings
+from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
@@ -53,8 +53,8 @@ _PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 def plan_run(
     task: str,
-    data: AnyData,
-    tokenizer: AnyTokenizer,
+    data: DataSettings,
+    tokenizer: TokenizerSettings,
     model: ModelSettings,
     training: AnyTraining,
     *,

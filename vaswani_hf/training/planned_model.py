@@ -7,10 +7,10 @@ from transformers import PreTrainedModel
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..settings.sections import AnyTokenizer, ModelSettings
+from ..settings.sections import ModelSettings, TokenizerSettings
 
 
-def planned_config(model: ModelSettings, tokenizer: AnyTokenizer) -> VaswaniConfig:
+def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
     """The config of the model that a recipe will train, as far as the config is known without the tokenizers.
 
     The vocabulary has `tokenizer.vocab_size` classes, although a small corpus may give fewer.
@@ -19,7 +19,7 @@ def planned_config(model: ModelSettings, tokenizer: AnyTokenizer) -> VaswaniConf
         **model.config_fields(),
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,
-        share_encoder_decoder_embeddings=tokenizer.shared_vocabulary,
+        share_encoder_decoder_embeddings=tokenizer.has_one_vocabulary,
     )
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
 from ..data.corpus import Corpus
 from ..publish.record import data_facts
-from ..settings.data import AnyData
+from ..settings.data import DataSettings
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
@@ -77,7 +77,7 @@ def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
 def results_of_run(
     trainer: VaswaniTrainer,
     model: PreTrainedModel,
-    data: AnyData,
+    data: DataSettings,
     asked: dict[str, Any],
     search: Iterable[str],
     steps: list[int],
@@ -117,7 +117,7 @@ def results_of_run(
     return json.dumps(finite(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def score_test_split(trainer: VaswaniTrainer, data: AnyData) -> dict[str, Any] | None:
+def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
     """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
     folder = Path(trainer.args.output_dir)
     test = trainer.corpus.test_text

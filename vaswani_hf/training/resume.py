@@ -17,7 +17,7 @@ from ..checkpoint.files import (
 from ..checkpoint.manifest import damage, facts_of
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
-from ..settings.data import AnyData
+from ..settings.data import DataSettings
 from .checkpoints import has_lost_patience
 from .processes import say
 from .results import read_results
@@ -59,7 +59,7 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
 
 
 def check_earlier_run(
-    folder: Path, training: AnyTraining, data: AnyData, values: dict[str, Any], earlier: dict[str, Any] | None
+    folder: Path, training: AnyTraining, data: DataSettings, values: dict[str, Any], earlier: dict[str, Any] | None
 ) -> None:
     """Refuse an output folder that holds a run which the recipe does not continue.
 

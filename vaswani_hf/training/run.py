@@ -32,7 +32,6 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import damage, facts_of
-from ..checkpoint.tokenizers import direction_tag
 from ..data.columns import keep_free_memory
 from ..data.corpus import Corpus
 from ..model.configuration_vaswani import VaswaniConfig
@@ -42,7 +41,7 @@ from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
-from ..settings.sections import PublishingSettings, TranslationTokenizer
+from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
@@ -267,19 +266,19 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
         model = with_recorded_shape(model, same.model)
         if tokenizer.keep:
             tokenizer = same.tokenizer
-            if isinstance(recipe.tokenizer, TranslationTokenizer):
+            if hasattr(recipe.tokenizer, "bpe_dropout"):
+                # The rate is not a property of the tokenizers.
                 tokenizer = tokenizer.replace(bpe_dropout=recipe.tokenizer.bpe_dropout)
     elif bases := find_bases(model):
         model = with_shape_of(model, bases)
         if tokenizer.keep:
-            tag = direction_tag(recipe.data.source_language) if recipe.data.both_directions else None
-            tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], tag)
+            tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], recipe.data.tags)
     recipe = recipe.replace(model=model, tokenizer=tokenizer)
     training = resolve_defaults(
         recipe.training,
         earlier.training if earlier else None,
         _planned_model(recipe),
-        streams=recipe.data.streaming,
+        streams=getattr(recipe.data, "streaming", False),
     )
     return recipe.replace(training=training)
 

@@ -33,7 +33,7 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
 from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
 from ..optimization.section import AnyTraining
-from ..settings.sections import AnyEvaluation
+from ..settings.sections import EvaluationSettings
 from ..tasks import Task
 from .checkpoints import (
     STAGING_FOLDER,
@@ -82,7 +82,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     Args:
         corpus (Corpus): The data.
         training (AnyTraining): The batches and the schedule.
-        evaluation (AnyEvaluation): The scores of the validation.
+        evaluation (EvaluationSettings): The scores of the validation.
         checkpoint (Path, optional): The checkpoint that the run continues from.
         processes (Processes, optional): All processes of the run.
         task (Task): Computes the scores of the validation other than the loss.
@@ -97,7 +97,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self,
         corpus: Corpus,
         training: AnyTraining,
-        evaluation: AnyEvaluation,
+        evaluation: EvaluationSettings,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
         *,
