@@ -35,7 +35,7 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def write_tokenizers(
-    train_on: Callable[[TokenizerSection, Dataset | IterableDataset, int], tuple[Any, Any]],
+    train_on: Callable[[Any, Any, int], tuple[Any, Any]],
     section: TokenizerSection,
     pairs: Dataset | IterableDataset,
     model_max_length: int,

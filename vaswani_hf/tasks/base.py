@@ -13,7 +13,6 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.corpus import Corpus
-from ..recipe.schema import EvaluationSection, TokenizerSection
 from ..translation.translator import Translator
 
 BOTH_STACKS = ("encoder", "decoder")
@@ -126,7 +125,7 @@ class Task(Protocol):
         ...
 
     def load_corpus(
-        self, data: Any, tokenizer: TokenizerSection, seed: int, folder: Path, *, new_tokenizers: bool
+        self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         """The whole corpus, with the tokenizers in `folder`, which `new_tokenizers` trains and writes."""
         ...
@@ -141,28 +140,26 @@ class Task(Protocol):
         """
         ...
 
-    def planned_target_size(self, tokenizer: TokenizerSection) -> int:
+    def planned_target_size(self, tokenizer: Any) -> int:
         """The number of classes of the decoder, as far as it is known without a corpus."""
         return tokenizer.target_vocab_size or tokenizer.vocab_size
 
-    def validation_metrics(self, evaluation: EvaluationSection) -> tuple[str, ...]:
+    def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
         """The scores that a validation computes from outputs, in addition to the loss."""
         return ()
 
     def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: EvaluationSection
+        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
         """The outputs for these texts of the validation split, which are the share of one process."""
         return []
 
-    def validation_scores(
-        self, outputs: list[str], targets: list[str], evaluation: EvaluationSection
-    ) -> dict[str, float]:
+    def validation_scores(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, float]:
         """The scores of `validation_metrics` for the outputs for the whole validation split."""
         return {}
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: Any, evaluation: EvaluationSection, device: str
+        self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
     ) -> Scores:
         """The scores of the checkpoint in `folder` on the test split."""
         ...
