@@ -107,7 +107,7 @@ def step_seconds(scores: list[str], repetitions: int) -> dict[str, float]:
     Returns:
         dict: Seconds, of 512 source and 512 target tokens.
     """
-    fields = load_recipe(RECIPE).model
+    fields = load_recipe(RECIPE).model.config_fields()
     models = {
         score: VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=500, **fields, attention_score=score)).train()
         for score in scores

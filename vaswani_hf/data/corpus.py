@@ -166,7 +166,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
     return commit if is_commit(commit) and not is_commit(revision) else revision
 
 
-def load_split(data: AnyData, split: str, seed: int) -> Dataset | IterableDataset | None:
+def load_split(data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
     """The sentence pairs of a split, as text.
 
     Args:
@@ -218,7 +218,7 @@ def load_split(data: AnyData, split: str, seed: int) -> Dataset | IterableDatase
         ) from error
 
 
-def _own_pairs(data: AnyData, split: str, seed: int) -> list[dict]:
+def _own_pairs(data: Any, split: str, seed: int) -> list[dict]:
     """The pairs of a corpus that the package makes itself."""
     if data.corpus == "trees":
         trees = grammar_trees(data.trees_train_size if split == "train" else TREES_HELD_OUT, seed, split)

@@ -89,7 +89,9 @@ class Recipe(Settings):
         if regularizer is not None:
             regularizer.check(self.training, self.model)
         if self.training.metric_for_best_model == "bleu" and not self.evaluation.validation_bleu:
-            raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
+            raise ValueError(
+                "`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`."
+            )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
             raise ValueError(
@@ -144,21 +146,16 @@ def recipe_class(
     evaluation: type[Settings],
 ) -> type[Recipe]:
     """The class of the recipes of a task, whose sections have these classes."""
-    optional: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "model": model,
-        "decoding": decoding,
-        "evaluation": evaluation,
+    fields: dict[str, Any] = {
+        "task": (Literal[task], Field("translation", description=Recipe.model_fields["task"].description)),
+        "data": (data, ...),
+        "tokenizer": (tokenizer, tokenizer()),
+        "model": (model, model()),
+        "training": (training, ...),
+        "decoding": (decoding, decoding()),
+        "evaluation": (evaluation, evaluation()),
     }
-    return create_model(
-        f"{task}_recipe",
-        __base__=Recipe,
-        __cls_kwargs__=NO_DOCSTRINGS,
-        task=(Literal[task], Field("translation", description=Recipe.model_fields["task"].description)),
-        data=(data, ...),
-        training=(training, ...),
-        **{name: (kind, kind()) for name, kind in optional.items()},
-    )
+    return create_model(f"{task}_recipe", __base__=Recipe, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
 # The class of the recipes of each task.

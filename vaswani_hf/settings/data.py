@@ -102,7 +102,9 @@ class DataSettings(Settings):
                 "others to null."
             )
         for split in SPLITS:
-            kinds = [kind for kind in self.file_kinds if kind != "target" and getattr(self, f"{split}_{kind}")]
+            kinds = [
+                kind for kind in self.file_kinds if kind != "target" and getattr(self, f"{split}_{kind}")
+            ]
             named = [f"`data.{split}_{kind}`" for kind in kinds]
             named += ["`data.corpus`"] if self.corpus else []
             if len(named) > 1:
@@ -276,7 +278,9 @@ class TranslationData(CorpusData):
             return self
         both = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
-            raise ValueError(f"`data.both_directions: true` needs two languages, but {both}; correct one of them.")
+            raise ValueError(
+                f"`data.both_directions: true` needs two languages, but {both}; correct one of them."
+            )
         if self.corpus:
             raise ValueError(
                 f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of them."

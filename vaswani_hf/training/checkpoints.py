@@ -142,9 +142,7 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def best_checkpoint(
-    checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
-) -> Path | None:
+def best_checkpoint(checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]) -> Path | None:
     """The checkpoint with the best evaluation, the first of equally good ones.
 
     Args:

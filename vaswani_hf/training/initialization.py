@@ -4,7 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +26,6 @@ _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields that the config of one stack does not decide for an encoder and a decoder.
 _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
-_Tokenizer = TypeVar("_Tokenizer", bound=AnyTokenizer)
 
 
 class Base(NamedTuple):
@@ -153,7 +152,9 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
-def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: str, tag: str | None) -> _Tokenizer:
+def with_kept_tokenizers(
+    section: AnyTokenizer, bases: dict[str, Base], task: str, tag: str | None
+) -> AnyTokenizer:
     """The section `tokenizer` that describes the tokenizers of the base.
 
     Args:
@@ -204,7 +205,9 @@ def _tokenizers_for(task: str, base: Base) -> tuple[PreTrainedTokenizerFast, Pre
     source, target = load_tokenizers(base.folder, base.name)
     if is_tree_tokenizer(target) != (task == "parsing"):
         words = (
-            "has no vocabulary of trees" if task == "parsing" else "is a parser, whose target vocabulary is of trees"
+            "has no vocabulary of trees"
+            if task == "parsing"
+            else "is a parser, whose target vocabulary is of trees"
         )
         raise ValueError(
             f"'{base.name}', which `model.init_from` begins with, {words}, and cannot lend its tokenizers to a recipe of "
@@ -260,7 +263,9 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
     part = f" in the {last}" if has_both and len(bases) == 1 else ""
     verb = "knows" if len(loaded) == 1 else "know"
     is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
-    shared = f"; the embedding that encoder and decoder share is that of '{bases[last].name}'" if is_shared else ""
+    shared = (
+        f"; the embedding that encoder and decoder share is that of '{bases[last].name}'" if is_shared else ""
+    )
     return f"begins with the weights of {names}{part}, which {verb} {num_known / num_pieces:.1%} of the pieces{shared}"
 
 

@@ -116,7 +116,7 @@ def distill(job: DistillationJob) -> str:
     record = _record(job, folders)
     # The file is locked before it is read: what another process writes meanwhile would be lost.
     with output_file(job.output, "free space and go on with `--resume`", resume=job.resume) as file:
-        data = pin_dataset(job.recipe.data, _data_of_beginning(job, record))
+        data: Any = pin_dataset(job.recipe.data, _data_of_beginning(job, record))
         if data.dataset_revision is not None:
             record["dataset_revision"] = data.dataset_revision
         data = _seen_in_training(data)
