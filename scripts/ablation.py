@@ -256,7 +256,8 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
             lines.append(f"| {name} | {_cell(what)} | has not ended: {_cell(result)} |||||||")
             continue
         training, scores = result["training"], result["test"]
-        ruler = f"{recipes[name].decoding.num_beams} beams, {scores['bleu_signature']}; {training['hardware']}"
+        decoding: Any = recipes[name].decoding
+        ruler = f"{decoding.num_beams} beams, {scores['bleu_signature']}; {training['hardware']}"
         rulers.setdefault(ruler, []).append(name)
         cells = [
             name,

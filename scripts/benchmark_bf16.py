@@ -113,13 +113,15 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
         "gradient_accumulation_steps": shape.accumulation,
     }
     data = {"source_language": "en", "target_language": "de", "corpus": "numbers", "numbers_train_size": 10000}
-    return make_recipe({
-        "output_dir": str(folder),
-        "data": {**data, "max_length": 64},
-        "tokenizer": {"vocab_size": 500},
-        "model": model,
-        "training": training,
-    })
+    return make_recipe(
+        {
+            "output_dir": str(folder),
+            "data": {**data, "max_length": 64},
+            "tokenizer": {"vocab_size": 500},
+            "model": model,
+            "training": training,
+        }
+    )
 
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool) -> float:

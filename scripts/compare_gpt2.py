@@ -46,9 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        data = TextData(
-            language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST
-        )
+        data = TextData(language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST)
         tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
         corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
     found: dict[str, list[tuple[float, float]]] = {}

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import vaswani_hf  # noqa: F401  (registers the model and the translation pipeline)
 
@@ -54,7 +55,8 @@ def translate_examples(checkpoint: str, remedy: str) -> None:
 def translate_all(checkpoint: str) -> float:
     """Translate all numbers below END, print the exact match of groups, and return that of all in percent."""
     recipe = load_recipe(f"{checkpoint}/recipe.yaml")
-    pairs = number_pairs(recipe.data.numbers_train_size, recipe.seed, "train")
+    data: Any = recipe.data
+    pairs = number_pairs(data.numbers_train_size, recipe.seed, "train")
     trained_on = {pair["source"] for pair in pairs}
     sources = [english_words(number) for number in range(END)]
     targets = [german_words(number) for number in range(END)]

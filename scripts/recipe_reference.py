@@ -126,7 +126,12 @@ def file_of_field(section: str, key: str) -> str:
     kinds: list[type] = [entry.settings for entry in entries] if section == "training" else []
     for recipe in RECIPES.values():
         kinds.append(recipe.model_fields[section].annotation if section else recipe)  # type: ignore[arg-type]
-    modules = [base.__module__ for kind in kinds for base in kind.__mro__[::-1] if key in vars(base).get("__annotations__", {})]
+    modules = [
+        base.__module__
+        for kind in kinds
+        for base in kind.__mro__[::-1]
+        if key in vars(base).get("__annotations__", {})
+    ]
     return modules[0].removeprefix("vaswani_hf.").replace(".", "/") + ".py"
 
 
@@ -136,16 +141,20 @@ def type_words(kind: Any) -> str:
         return type_words(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         options = [option for option in typing.get_args(kind) if option is not type(None)]
-        words = [type_words(option) for option in options if not (option is int and float in typing.get_args(kind))]
+        words = [
+            type_words(option) for option in options if not (option is int and float in typing.get_args(kind))
+        ]
         is_nullable = type(None) in typing.get_args(kind) and not words[-1].endswith("null")
         return " or ".join([*words, "null"] if is_nullable else words)
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(f"`{choice}`" for choice in typing.get_args(kind))
     if typing.get_origin(kind) is list:
-        words = type_words(typing.get_args(kind)[0]).replace("integer", "integers").replace("number", "numbers")
-        return f"list of {words}"
-    words = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
-    return words.get(kind, "mapping")
+        items = (
+            type_words(typing.get_args(kind)[0]).replace("integer", "integers").replace("number", "numbers")
+        )
+        return f"list of {items}"
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
+    return names.get(kind, "mapping")
 
 
 def range_words(field: FieldInfo) -> str:
@@ -187,7 +196,13 @@ def page() -> str:
                 kinds = [*(kind.removesuffix(" or null") for kind in kinds), "null"]
             if (section, key) == ("", "task"):
                 kinds = [" or ".join(f"`{task}`" for task in RECIPES)]
-            cells = [f"`{key}`", " or ".join(kinds), default_words(field), range_words(field), description(found)]
+            cells = [
+                f"`{key}`",
+                " or ".join(kinds),
+                default_words(field),
+                range_words(field),
+                description(found),
+            ]
             cells += [file_of_field(section, key), use_of(section, key) or ""]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
@@ -196,7 +211,9 @@ def page() -> str:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another one."""
-    properties: dict[str, Any] = {"extends": {"type": "string", "description": "The recipe that this one extends."}}
+    properties: dict[str, Any] = {
+        "extends": {"type": "string", "description": "The recipe that this one extends."}
+    }
     definitions: dict[str, Any] = {}
     generated = {task: recipe.model_json_schema() for task, recipe in RECIPES.items()}
     for section, keys in all_keys().items():
@@ -207,17 +224,31 @@ def schema() -> dict[str, Any]:
                 whole = generated[task]
                 name = RECIPES[task].model_fields[section].annotation.__name__ if section else ""  # type: ignore[union-attr]
                 owner = whole["$defs"][name] if section else whole
-                form = {word: value for word, value in owner["properties"][key].items() if word not in ("title", "description")}
-                definitions |= {name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))}
+                form = {
+                    word: value
+                    for word, value in owner["properties"][key].items()
+                    if word not in ("title", "description")
+                }
+                definitions |= {
+                    name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))
+                }
                 if form not in forms:
                     forms.append(form)
             form = forms[0] if len(forms) == 1 else {"anyOf": forms}
             of_section[key] = {"description": description(found).replace("`", ""), **form}
         if section:
-            properties[section] = {"type": ["object", "null"], "additionalProperties": False, "properties": of_section}
+            properties[section] = {
+                "type": ["object", "null"],
+                "additionalProperties": False,
+                "properties": of_section,
+            }
         else:
             properties |= of_section
-    properties["task"] = {"description": properties["task"]["description"], "enum": [*RECIPES], "default": "translation"}
+    properties["task"] = {
+        "description": properties["task"]["description"],
+        "enum": [*RECIPES],
+        "default": "translation",
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A recipe of vaswani_hf",

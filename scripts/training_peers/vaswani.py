@@ -64,13 +64,15 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
     }
     # A pair longer than a batch would be refused.
     data = {"source_language": "source", "target_language": "target", "max_length": min(100, shape["tokens"]), **files}
-    return make_recipe({
-        "output_dir": str(folder / "vaswani"),
-        "data": data,
-        "tokenizer": {"vocab_size": shape["vocabulary"]},
-        "model": {**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
-        "training": training,
-    })
+    return make_recipe(
+        {
+            "output_dir": str(folder / "vaswani"),
+            "data": data,
+            "tokenizer": {"vocab_size": shape["vocabulary"]},
+            "model": {**measures(shape), "dropout": 0.1, "label_smoothing": 0.1},
+            "training": training,
+        }
+    )
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:

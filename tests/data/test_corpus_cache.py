@@ -43,7 +43,12 @@ def calls(monkeypatch) -> list[str]:
 @pytest.fixture
 def run(tmp_path):
     """A function that loads the corpus of a run as `train` does, into a folder of its own."""
-    data = TranslationData(source_language="en", target_language="de", train_source=str(tmp_path / "a.en"), train_target=str(tmp_path / "a.de"))
+    data = TranslationData(
+        source_language="en",
+        target_language="de",
+        train_source=str(tmp_path / "a.en"),
+        train_target=str(tmp_path / "a.de"),
+    )
     for path in (data.train_source, data.train_target):
         Path(path).write_text("ab ab ab\nabc\n" * 40, encoding="utf-8")
     runs = iter(range(100))

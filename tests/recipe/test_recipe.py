@@ -346,7 +346,10 @@ def test_what_may_be_a_mistake_is_said(recipe_file):
         (MINIMAL.replace("max_steps: 3", "warmup: 5"), "`training.warmup` ... 5 ... `training.warmup_steps`"),
         (MINIMAL + "model: {d_modell: 64}\n", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
         (MINIMAL + "model: {vocab_size: 64}\n", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
-        (MINIMAL + "model: {init_from: {encodr: a}}\n", "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`"),
+        (
+            MINIMAL + "model: {init_from: {encodr: a}}\n",
+            "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`",
+        ),
         (MINIMAL + "dropout: 0.3\n", "`dropout` ... 0.3; write `model.dropout`"),
         (MINIMAL + "tokenizer: 3\n", "`tokenizer` must be a mapping of keys to values, but is 3"),
         (MINIMAL.replace("en,", "no,"), "`data.source_language` must be text, but is false; put the word in quotes."),
@@ -507,7 +510,10 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
 @pytest.mark.parametrize(
     ("texts", "parts"),
     [
-        ({"recipe": "extends: no.yaml\n"}, "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'"),
+        (
+            {"recipe": "extends: no.yaml\n"},
+            "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'",
+        ),
         ({"recipe": "extends: .\n"}, "'{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml'"),
         ({"recipe": "extends: recipe.yaml\n"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle"),
         (

@@ -77,7 +77,12 @@ def test_integers_are_floats_and_sections_never_change():
     with pytest.raises(ValidationError):
         section.rate = 0.1
     other = section.replace(count=2)
-    assert (other.count, other.rate, section.count, other.model_fields_set) == (2, 0, 1, {"rate", "weights", "count"})
+    assert (other.count, other.rate, section.count, other.model_fields_set) == (
+        2,
+        0,
+        1,
+        {"rate", "weights", "count"},
+    )
     with pytest.raises(ValueError, match="^`count` must be greater than 0"):
         section.replace(count=0)
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def write_tokenizers(
         train(folder)
         return
     options = {
-        **asdict(section),
+        **section.model_dump(),
         "bpe_dropout": None,
         "max_length": model_max_length,
         "characters_per_token": CHARACTERS_PER_TOKEN,

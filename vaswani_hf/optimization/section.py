@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from ..model.configuration_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
@@ -19,8 +19,8 @@ def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -
     for entry in entries:
         for key, field in entry.settings.model_fields.items():
             if field.is_required():
-                annotation = Annotated[field.annotation, *field.metadata] | None
-                fields[key] = (annotation, Field(None, description=field.description))
+                annotation: Any = Annotated[(field.annotation, *field.metadata)]
+                fields[key] = (annotation | None, Field(None, description=field.description))
             else:
                 fields[key] = (field.annotation, field)
     return create_model(name, __base__=Settings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
@@ -31,11 +31,13 @@ _EntryKeys: Any = _keys_of("_EntryKeys", [*OPTIMIZERS.values(), *SCHEDULES.value
 _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values())
 
 
-class TrainingSettings(_EntryKeys, use_attribute_docstrings=True):
+class TrainingSettings(_EntryKeys):
     """Optimisation; names are those of `TrainingArguments` where it has them.
 
     Code outside an entry must not read the keys of the entry, because another entry may be selected.
     """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     # The keys with the size of a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
@@ -133,7 +135,9 @@ class TrainingSettings(_EntryKeys, use_attribute_docstrings=True):
         own = table[selected].settings.model_fields
         for name, field in own.items():
             if field.is_required() and getattr(self, name) is None:
-                raise ValueError(f"`training.{name}` must be given with `training.{key}: {selected}`, but is missing.")
+                raise ValueError(
+                    f"`training.{name}` must be given with `training.{key}: {selected}`, but is missing."
+                )
         for entry in table.values():
             for name in entry.settings.model_fields.keys() - own.keys():
                 value = getattr(self, name)
@@ -164,8 +168,10 @@ class TrainingSettings(_EntryKeys, use_attribute_docstrings=True):
                     )
 
 
-class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys, use_attribute_docstrings=True):
+class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
     """The training of an encoder and a decoder."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     batch_keys = ("source_tokens_per_batch", "target_tokens_per_batch")
 

@@ -130,13 +130,19 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}.")
+        raise ValueError(
+            f"The recipe '{path}' must be a mapping of keys to values, but is {type(content).__name__}."
+        )
     return content
 
 
 def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
     annotations = {name: field.annotation for name, field in recipe.model_fields.items()}
-    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+    return {
+        name: kind
+        for name, kind in annotations.items()
+        if isinstance(kind, type) and issubclass(kind, Settings)
+    }
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
@@ -181,9 +187,13 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
             if not owners:
                 # A key with the same name in another section, or at the top.
                 elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
-                hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest_name(place, places)}`"
+                hint = (
+                    f"write {elsewhere}"
+                    if elsewhere
+                    else f"the nearest key is `{nearest_name(place, places)}`"
+                )
                 raise ValueError(
-                    f"`{place}` is not a key of a recipe, but has the value {shown(keys[key])}; {hint}."
+                    f"`{place}` is no key of a recipe, given with the value {shown(keys[key])}; {hint}."
                 )
             if not is_record and keys[key] not in (None, "", []):
                 raise ValueError(
@@ -195,7 +205,9 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
         elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
         nearest = nearest_name(key, [*SECTIONS, "output_dir", "task", "seed", "extends"])
         hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest}`"
-        raise ValueError(f"`{key}` is not a key of a recipe, but has the value {shown(content[key])}; {hint}.")
+        raise ValueError(
+            f"`{key}` is no key of a recipe, given with the value {shown(content[key])}; {hint}."
+        )
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:

@@ -106,7 +106,9 @@ class DataSettings(Settings):
                 "others to null."
             )
         for split in SPLITS:
-            kinds = [kind for kind in self.file_kinds if kind != "target" and getattr(self, f"{split}_{kind}")]
+            kinds = [
+                kind for kind in self.file_kinds if kind != "target" and getattr(self, f"{split}_{kind}")
+            ]
             named = [f"`data.{split}_{kind}`" for kind in kinds]
             named += ["`data.corpus`"] if self.corpus else []
             if len(named) > 1:

@@ -44,7 +44,9 @@ _FIELDS_OF_THE_RUN = """
     pad_token_id eos_token_id decoder_start_token_id
 """.split()
 # All other fields of the config are keys of the recipe's section `model`.
-MODEL_FIELDS = tuple(name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN)
+MODEL_FIELDS = tuple(
+    name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
+)
 # The fields that change how a model is trained, and not what it computes.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
@@ -197,7 +199,9 @@ class PublishingSettings(Settings):
     @model_validator(mode="after")
     def _check_push(self) -> Self:
         if self.push_to_hub and not self.hub_model_id:
-            raise ValueError("`publishing.push_to_hub: true` needs `publishing.hub_model_id`, such as user/name.")
+            raise ValueError(
+                "`publishing.push_to_hub: true` needs `publishing.hub_model_id`, such as user/name."
+            )
         if self.hub_strategy != "end" and not self.push_to_hub:
             raise ValueError(
                 f"`publishing.hub_strategy: {self.hub_strategy}` needs `publishing.push_to_hub: true`."

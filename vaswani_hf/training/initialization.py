@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -29,7 +29,6 @@ _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields that the config of one stack does not decide for an encoder and a decoder.
 _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
-_Tokenizer = TypeVar("_Tokenizer", bound=TokenizerSettings)
 
 
 class Base(NamedTuple):
@@ -156,7 +155,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
-def with_kept_tokenizers(section: _Tokenizer, bases: dict[str, Base], task: Task, tags: Sequence[str]) -> _Tokenizer:
+def with_kept_tokenizers(section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]) -> TokenizerSettings:
     """The section `tokenizer` that describes the tokenizers of the base.
 
     Args:
@@ -253,7 +252,9 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
     part = f" in the {last}" if has_both and len(bases) == 1 else ""
     verb = "knows" if len(loaded) == 1 else "know"
     is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
-    shared = f"; the embedding that encoder and decoder share is that of '{bases[last].name}'" if is_shared else ""
+    shared = (
+        f"; the embedding that encoder and decoder share is that of '{bases[last].name}'" if is_shared else ""
+    )
     return f"begins with the weights of {names}{part}, which {verb} {num_known / num_pieces:.1%} of the pieces{shared}"
 
 

@@ -1,6 +1,7 @@
-"""One run, from a recipe to a scored checkpoint: `train` tells it from the beginning to the end.
+"""One run, from a recipe to a scored checkpoint. `train` has all steps in their order.
 
-An earlier run is found in resume.py, the optimisation is in trainer.py, and what a run says of itself in results.py.
+This module alone receives the whole recipe; the functions of other modules receive the sections that they need. resume.py
+finds an earlier run, trainer.py optimises, and results.py writes the results.
 """
 
 import contextlib
@@ -378,15 +379,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
-    """Pushes a finished run, if its recipe says so.
-
-    Args:
-        folder (str): The output folder.
-        publishing (PublishingSettings): The repository.
-
-    Raises:
-        HubError: If that is not possible; the run is finished all the same.
-    """
+    """Push a finished run if its recipe says so. If the push fails, the run is finished all the same."""
     if not publishing.push_to_hub:
         return
     repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo
@@ -407,15 +400,7 @@ def _check_reporters(report_to: list[str]) -> None:
 
 
 def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """The untrained model of a run, with the search of its checkpoint; the seed of the run decides its weights.
-
-    Args:
-        recipe (Recipe): The run.
-        corpus (Corpus): Its tokenizers decide the number of classes.
-
-    Returns:
-        PreTrainedModel: Of the class of the recipe's task, on the CPU.
-    """
+    """The untrained model of a run on the CPU, with the search of its checkpoint; the seed decides its weights."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
@@ -439,12 +424,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 
 
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Gives a trainer the callbacks of a run in place of its printer.
-
-    Args:
-        trainer (VaswaniTrainer): The trainer.
-        publishing (PublishingSettings): Pushing on the way.
-    """
+    """Give a trainer the callbacks of a run in place of its printer."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
@@ -454,16 +434,7 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Trains to the end, or to the first signal.
-
-    Args:
-        trainer (VaswaniTrainer): The trainer with its callbacks.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
-
-    Raises:
-        InterruptedRunError: If a signal ended the training early.
-        DivergedRunError: If a loss or a gradient was not finite.
-    """
+    """Train to the end or to the first signal, from the checkpoint that the run continues from, if there is one."""
     folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
@@ -496,16 +467,9 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Makes the checkpoint and the results of a run that is trained, from its numbered checkpoints.
+    """Make the checkpoint and the results of a trained run from its numbered checkpoints.
 
-    Of a run that was finished before, only what is damaged or missing is made again.
-
-    Args:
-        recipe (Recipe): The run.
-        trainer (VaswaniTrainer): The trainer after its training.
-
-    Raises:
-        ValueError: If the checkpoints are damaged.
+    If the run was finished before, only what is damaged or missing is made again.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
     recorded = recorded_end(folder)
@@ -541,13 +505,9 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
-    """Writes model and tokenizers into a folder, file by file complete or not at all.
+    """Write model and tokenizers into a folder, file by file complete or not at all.
 
-    Args:
-        model (PreTrainedModel): The model with its final weights.
-        corpus (Corpus): Its tokenizers are saved too.
-        folder (Path): The checkpoint's folder.
-        before (dict): What the training took, which stays where scoring these weights is interrupted.
+    `before` is the cost of the training, which stays if the scoring of these weights is interrupted.
     """
     staging = stage_model(model, corpus, folder)
     # The scores of an earlier end are not those of these weights.
