@@ -68,6 +68,7 @@ def test_the_help_has_descriptions_and_defaults(capsys):
     ("words", "message"),
     [
         (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
+        (["translate"], "vaswani translate: the following arguments are required: model"),
         (["score", "m", "--source=x"], "vaswani score: the following arguments are required: --target"),
         (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
         (

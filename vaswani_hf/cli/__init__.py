@@ -3,14 +3,16 @@
 The modules of the commands import the parts of the package that take long to import inside their functions.
 """
 
+import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..checkpoint.hub import explain, sentence_of
 from . import average, distill, evaluate, export, parse, plan, push, score, train, translate
 from .options import CommandParser, Options, add_options, normalised
-from .reporting import fill_closed_streams, give_up_output, report, without_bars_for_moments
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         int: 0, or 1 with one sentence on stderr; 130 after an interruption. An unknown or a missing
         option ends the process with code 2 and one sentence.
     """
-    fill_closed_streams()
+    _fill_closed_streams()
     name, *words = _with_a_command(sys.argv[1:] if argv is None else argv)
     command = COMMANDS[name]
     parser = _parser_of(name)
@@ -71,19 +73,19 @@ def main(argv: list[str] | None = None) -> int:
     elif rest:
         parser.refuse(rest)
     try:
-        without_bars_for_moments()
+        _hide_short_bars()
         command.run(command.options.of_command_line(values))
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         # The program that reads our output has ended.
-        give_up_output()
+        _give_up_output()
         return 1
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return report(error, give_up_output())
+        return _report(error, _give_up_output())
     return 0
 
 
@@ -104,3 +106,59 @@ def _parser_of(name: str) -> CommandParser:
     parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not command.has_overrides)
     add_options(parser, command.options)
     return parser
+
+
+def _fill_closed_streams() -> None:
+    """Open the null device for closed standard streams, so that no file gets their numbers and their output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        # `print(file=None)` writes to standard output.
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def _give_up_output() -> bool:
+    """True if standard output cannot be written any more. Then the flush of Python at the end is made silent."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _hide_short_bars() -> None:
+    """Hide the progress bars of loading and saving models, but not those of data preparation and of the Hub."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils.logging import disable_progress_bar
+
+    # This hides the bars of the Hub too.
+    disable_progress_bar()
+    if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
+        enable_progress_bars()
+
+
+def _report(error: Exception, is_output_lost: bool) -> int:
+    """Print one sentence on stderr, and a traceback with VASWANI_TRACEBACK=1; the exit code."""
+    if os.environ.get("VASWANI_TRACEBACK") == "1":
+        logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
+    message = sentence_of(error)
+    is_explained = explain(error) is not None
+    interrupted = type(error).__name__ == "InterruptedRunError"
+    # Our errors are sentences. Errors of libraries may be long, and need the name of their class.
+    is_ours = type(error).__module__.startswith("vaswani_hf.")
+    if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
+        message = f"{type(error).__name__}: {message}"
+    if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
+        # "[Errno 13] Permission denied: 'file'", or no file at all.
+        name = "Standard output" if is_output_lost else f"'{error.filename}'" if error.filename else "A file"
+        message = f"{name} cannot be read or written ({error.strerror})."
+    if len(message) > 600:
+        message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
+    print(f"vaswani: {message}", file=sys.stderr)
+    return 130 if interrupted else 1

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from types import NoneType
 from typing import Any, Literal, NoReturn, Self, get_args, get_origin
 
@@ -284,7 +285,7 @@ def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
     found = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word.startswith("--"):
             name, sign, value = word.partition("=")
             word = "--" + name[2:].replace("-", "_") + sign + value
