@@ -26,53 +26,40 @@ from .phrase_search_vaswani import forbidden_tokens
 
 @dataclass(slots=True)
 class Segment:
-    """What is translated at a time: a sentence, or a part of a sentence that is too long for the model.
-
-    Attributes:
-        text (str): The text.
-        token_ids (list): [S] its tokens, `</s>` last.
-        words (list): [S] for each token the word of the whole text that it belongs to, -1 for none; empty if
-            nobody needs it.
-        generate (dict): Arguments of `generate` that the tokenizer gives, such as the language of the
-            translation.
-        prefix (list): The tokens that its translation begins with.
-        phrases (list): The phrases that its translation must contain, as lists of tokens.
-        phrase_texts (list): The same phrases as texts.
-        forced_text (str): The text of prefix and phrases.
-    """
+    """What is translated at a time: a sentence, or a part of a sentence that is too long for the model."""
 
     text: str
+    # [S], `</s>` last.
     token_ids: list[int]
+    # [S] the word of the whole text that each token belongs to, -1 for none; empty if nobody needs it.
     words: list[int] = field(default_factory=list)
+    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that its translation begins with, and the phrases that it contains, as tokens and as texts.
     prefix: list[int] = field(default_factory=list)
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
+    # The text of prefix and phrases.
     forced_text: str = ""
 
 
 @dataclass(slots=True)
 class Hypothesis:
-    """A translation of a segment as the search finds it.
+    """A translation of a segment as the search finds it."""
 
-    Attributes:
-        token_ids (list): [T] its tokens without the decoder's start; forced tokens first, `</s>` last if the
-            search reached it.
-        num_forced (int): The number of tokens at the beginning that the search was forced to: target prefix
-            and language.
-        num_counted (int): The number of forced tokens that are part of the length in the score: the language.
-        num_ending (int): The number of tokens at the end that the search was forced to: `</s>` at the limit.
-        text (str): Its text, which the translator decodes.
-        score (float): The score of the search, if the backend ranks the hypotheses itself.
-        attention (list): [T][S] floats, if the backend cannot find the attention again when it scores.
-    """
-
+    # [T] without the decoder's start; forced tokens first, `</s>` last if the search reached it.
     token_ids: list[int]
+    # The number of tokens at the beginning that the search was forced to: target prefix and language.
     num_forced: int = 0
+    # The number of forced tokens at the beginning that are part of the length in the score: the language.
     num_counted: int = 0
+    # The number of tokens at the end that the search was forced to: `</s>` at the limit.
     num_ending: int = 0
+    # The text, which the translator decodes.
     text: str = ""
+    # The score of the search, if the backend ranks the hypotheses itself.
     score: float = 0.0
+    # [T][S] what the tokens attend to, if the backend cannot find that when it scores.
     attention: list[list[float]] | None = None
 
 
@@ -88,16 +75,11 @@ class Backend(Protocol):
         """Makes the sampling that follows draw the same translations each time."""
 
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
-        """For each of B segments its hypotheses, best first.
+        """For each of B segments of similar lengths its hypotheses, best first.
 
-        Args:
-            segments (list): Segments of similar lengths.
-            with_attention (bool): True if hypotheses must keep their attention, for a backend whose `score`
-                cannot find it.
-            **settings: Settings of `generate`. A setting that is missing has the value of the checkpoint.
-
-        Raises:
-            SentenceError: If logits are not finite, or settings contradict each other; it names the text.
+        The settings are those of `generate`; a missing setting has the value of the checkpoint. With
+        `with_attention` hypotheses keep their attention, if `score` cannot find it. A `SentenceError` names
+        the text whose logits are not finite or whose settings contradict each other.
         """
         ...
 
@@ -106,17 +88,9 @@ class Backend(Protocol):
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """For each of B hypotheses, one per segment, the log-probabilities of its tokens, and its attention.
 
-        Args:
-            segments (list): The segments.
-            hypotheses (list): Their hypotheses.
-            num_layers (int): N, the number of last decoder layers whose attention is needed.
-
-        Returns:
-            list: For each hypothesis the log-probabilities (nats) of its tokens that were not forced, and the
-            cross-attention [N, T, S] float32, the mean over heads, or None.
-
-        Raises:
-            NotFiniteError: If logits are not finite.
+        The log-probabilities (nats) are without forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, the mean over heads, or None. A `NotFiniteError`
+        names the text whose logits are not finite.
         """
         ...
 
@@ -322,18 +296,11 @@ def token_log_probs(
     labels: torch.Tensor,
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The log-probabilities of given tokens, each after the given tokens before it.
+    """The log-probabilities [B, T] float32 (nats) of the labels [B, T], each after the labels before it.
 
-    Args:
-        models (sequence): One model, or several whose probabilities are averaged; in eval mode.
-        inputs (dict): `input_ids` [B, S] int64 and `attention_mask` [B, S].
-        decoder_input_ids (torch.Tensor): [B, T] int64, the decoder's start, then the labels without the last.
-        labels (torch.Tensor): [B, T] int64.
-        num_layers (int): N, the number of last decoder layers whose attention is recorded (Vaswani only).
-
-    Returns:
-        tuple: [B, T] float32 (nats), NaN where logits are NaN or infinite; and for N > 0 the cross-attention
-        [B, N, T, S] float32, the mean over heads and models.
+    The models are in eval mode; the probabilities of several are averaged. Where logits are NaN or infinite,
+    the result is NaN. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S]
+    float32 of the last N layers of Vaswani models, the mean over heads and models.
     """
     log_probs, attentions = [], []
     for model in models:

@@ -68,9 +68,7 @@ class SearchSettings:
     )
     length_penalty: float = option(1.0, "exponent of the length; the checkpoint's by default")
     length_penalty_type: str | None = option(
-        None,
-        "gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default",
-        choices=("gnmt", "power"),
+        None, "gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default", choices=("gnmt", "power")
     )
     coverage_penalty: float | None = option(None, "weight of the coverage; the checkpoint's by default", least=0)
     max_new_tokens: int | None = option(None, "longest translation in tokens; the checkpoint's by default", least=1)
@@ -152,15 +150,9 @@ class TranslationOptions:
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Validate the options of a class of options.
+    """Validate a mapping or an object with options of a class; an option that is missing or None is not set.
 
-    Args:
-        values: A mapping or an object with these attributes. An option that is missing or None is not set.
-        kind: A dataclass whose fields are made by `option`.
-        ignored: Names of fields that are not validated.
-
-    Raises:
-        ValueError: If a value is impossible; the message names the option, what it must be, and the value.
+    The `ValueError` of an impossible value names the option, what it must be, and the value.
     """
     for declared in fields(kind):
         if declared.name in ignored:
@@ -171,11 +163,7 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Validate the settings of the search in a dict or a config; those of sampling only if it samples.
-
-    Raises:
-        ValueError: If a setting has an impossible value.
-    """
+    """Validate the settings of the search in a dict or a config; those of sampling only if it samples."""
     ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -186,7 +174,7 @@ def value_of(settings: Any, name: str) -> Any:
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """The value of a setting of `generate`: the call's, even if it is None, its config's, or the checkpoint's."""
+    """The value of a setting of `generate`: the call's, even if None, its config's, or the checkpoint's."""
     if name in settings:
         return settings[name]
     for config in (settings.get("generation_config"), generation_config):

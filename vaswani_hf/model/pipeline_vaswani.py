@@ -123,10 +123,7 @@ class TranslationPipeline(Pipeline):
                 "arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = (
-            {**self._forward_params, **forward},
-            {**self._postprocess_params, **postprocess},
-        )
+        forward, postprocess = ({**self._forward_params, **forward}, {**self._postprocess_params, **postprocess})
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
@@ -211,12 +208,7 @@ class TranslationPipeline(Pipeline):
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
-        self,
-        model_outputs: Any,
-        return_tensors=False,
-        return_text=False,
-        return_scores=False,
-        return_alignments=False,
+        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
     ) -> list[dict[str, Any]]:
         """The K records of the only text in `translations`; token ids begin with the decoder's `start`."""
         records = []
@@ -246,13 +238,7 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """The inputs of a call as a `Request`, a list of them, or an iterator of them, with their constraints.
-
-    Args:
-        inputs: A text, a sequence of texts or another iterable of texts.
-        target_prefix: The beginning of all translations, or for a sequence a list of them.
-        must_contain: The phrases of all translations, or for a sequence a list of such lists.
-    """
+    """The inputs of a call with their constraints: a `Request`, a list of them, or an iterator of them."""
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):

@@ -82,13 +82,9 @@ def results_of_lines(
 ) -> Iterator[Any]:
     """The result of each line of a window. All results are found at once, and a bad line costs no other line.
 
-    Args:
-        lines (sequence): The lines.
-        first_line (int): The number of the first line.
-        read (Callable): Makes what `find` needs from a line and its number.
-        find (Callable): Gives the results of a list of lines.
-        on_error (str): "skip": a bad line gives a `Translation` with an `error`. "fail": its error is raised
-            after the results of the lines before it, with the number of the line as `line_number`.
+    `read` makes what `find` needs from a line and its number, and `find` gives the results of a list of them.
+    With "skip" a bad line gives a `Translation` with an `error`. With "fail" its error is raised after the
+    results of the lines before it, with the number of the line as `line_number`.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -161,10 +157,7 @@ def requests_of(
             if value is missing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
         yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (
-        ("target_prefixes", target_prefixes, prefixes),
-        ("must_contain", must_contain, phrases),
-    ):
+    for name, given, rest in (("target_prefixes", target_prefixes, prefixes), ("must_contain", must_contain, phrases)):
         if given is not None and next(rest, missing) is not missing:
             raise ValueError(f"`{name}` must hold one entry per line, but has more than the {number:,} lines.")
 
@@ -184,16 +177,7 @@ def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Refuse what is no text.
-
-    Args:
-        text: What is given as a text.
-        name (str): The name of the text in a message.
-
-    Raises:
-        TypeError: If it is no str.
-        ValueError: If UTF-8 cannot write it, because it holds half a surrogate pair.
-    """
+    """Refuse what is no str, and what UTF-8 cannot write; `name` is the name of the text in the message."""
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
     try:

@@ -118,15 +118,10 @@ def scored_translation(
     tokenizer: PreTrainedTokenizerBase,
     config: GenerationConfig,
 ) -> Translation:
-    """The translation of a hypothesis, with scores.
+    """The translation of a hypothesis, from the log-probabilities (nats) of its tokens that were not forced.
 
-    Args:
-        hypothesis (Hypothesis): The hypothesis with its text.
-        log_probs (list): Of its tokens that were not forced (nats).
-        attention (torch.Tensor, optional): [N, T, S] float, for alignments and the coverage.
-        source_words (sequence, optional): For an alignment, [S] the word of each source token, -1 for none.
-        tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language.
-        config (GenerationConfig): From `scoring_config`.
+    The attention [N, T, S] is for alignments and the coverage. `source_words` [S], for an alignment, has the
+    word of each source token, -1 for none. The config is that of `scoring_config`.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
     # To the search a forced language or `</s>` has probability 1, but it is a part of the length.
@@ -243,13 +238,9 @@ def align_words(
 ) -> list[tuple[int, int]]:
     """For each target word the source word that it attends to most, as pairs (source word, target word).
 
-    A source word counts with its most attended token, a target word with the sum over its tokens. There are
-    no pairs if the source has no words.
-
-    Args:
-        attention (torch.Tensor): [T, S] float, row t from the position that predicts target token t.
-        source_words (sequence): [S] the word of each source token, -1 for none.
-        target_words (sequence): [T] the word of each target token, -1 for none.
+    The attention [T, S] has in row t that of the position that predicts target token t. The words [S] and [T]
+    of tokens are -1 for none. A source word counts with its most attended token, a target word with the sum
+    over its tokens. There are no pairs if the source has no words.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1

@@ -3,7 +3,8 @@
 A window of texts is translated at once, in these steps:
 
 1. split each text into sentences, if the options say so;
-2. tokenize all sentences in one call, and cut those that are too long for the model: the results are segments;
+2. tokenize all sentences in one call, and cut those that are too long for the model: the results are
+   segments;
 3. give segments the constraints of their text: target prefix and phrases;
 4. search batches of segments of similar length by the backend;
 5. search again, without repetition, the segments whose translations fall into a loop, if the options say so;
@@ -68,6 +69,8 @@ _NO_LIMIT = 10**6
 # model has a limit of its own for each sentence and does not get `max_new_tokens` from here.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
+# The options of `score` in addition to `SCORE_SETTINGS`.
+_SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
 _TAG = re.compile(r">>\S+?<<")
 
 
@@ -156,11 +159,7 @@ class Translator:
             TypeError: If a text is given where several are due, or a line is no str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
-        for name, texts in (
-            ("lines", lines),
-            ("target_prefixes", target_prefixes),
-            ("must_contain", must_contain),
-        ):
+        for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
             if texts is not None or name == "lines":
                 refuse_one_text(name, texts)
         chosen = TranslationOptions.of(**options)
@@ -171,16 +170,9 @@ class Translator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Translations in the order of the requests.
+        """For each request its translation: a str, or a `Translation` if scores or several are asked for.
 
-        Args:
-            requests (Iterable): Texts with the constraints of their translations.
-            options (TranslationOptions): How to translate.
-            first_line (int): The number of the first request, for warnings and for the seed.
-
-        Yields:
-            str or Translation: One for each request. Several translations of a text have scores only if the
-                options say so.
+        `first_line` is the number of the first request, for warnings and for the seed.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -192,13 +184,7 @@ class Translator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request its translations, best first; there may be fewer than `num_return_sequences`.
-
-        Args:
-            requests (Iterable): See `translate_requests`.
-            options (TranslationOptions): See `translate_requests`.
-            first_line (int): See `translate_requests`.
-        """
+        """For each request its translations, best first; there may be fewer than `num_return_sequences`."""
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
@@ -238,8 +224,11 @@ class Translator:
                 translations = _joined(list(islice(of_segments, len(of_text))), separators)
             else:
                 translations = self._blank(request, separators, options)
-            if translations[0].unmet_phrases:
-                _warn_of_unmet_phrases(number, translations[0].unmet_phrases)
+            if unmet := translations[0].unmet_phrases:
+                logger.warning(
+                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
+                    "was found under the other settings; its translation is without it."
+                )
             results.append(translations)
         return results
 
@@ -248,12 +237,8 @@ class Translator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """For each request the N segments of its text, and the N + 1 separators of their translations.
-
-        Args:
-            requests (sequence): The requests.
-            numbers (iterable): The number of each request, for warnings.
-            options (TranslationOptions): How to translate.
+        """For each numbered request the N segments of its text, and the N + 1 separators of their
+        translations.
         """
         texts = [self.split(request.text, options) for request in requests]
         sentences: list[str] = []
@@ -465,17 +450,7 @@ class Translator:
         number = setting_of("num_return_sequences", options.generate, self.backend.generation_config)
         return [translation] * (number or 1)
 
-    def score(
-        self,
-        sources: Iterable[str],
-        targets: Iterable[str],
-        *,
-        return_alignments: bool = False,
-        window: int = TranslationOptions.window,
-        tokens_per_batch: int = TranslationOptions.tokens_per_batch,
-        on_error: str = TranslationOptions.on_error,
-        **settings: Any,
-    ) -> Iterator[Translation]:
+    def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
         """Scores of given translations, in their order.
 
         A translation of the model itself gets the score that the search reported, if the tokenizer splits it
@@ -484,34 +459,25 @@ class Translator:
         Args:
             sources (Iterable): Texts. A window of them is read at a time.
             targets (Iterable): Their translations.
-            return_alignments (bool): True if their words are aligned.
-            window (int): See `TranslationOptions`.
-            tokens_per_batch (int): The source and target positions of a batch, each half on the average.
-            on_error (str): "fail", or "skip": a bad pair gives a `Translation` with an `error`.
-            **settings: `length_penalty`, `length_penalty_type` and `coverage_penalty`, also in a
-                `generation_config`; those of the checkpoint by default.
+            **options: `return_alignments`, `window`, `tokens_per_batch` (source and target positions, each half
+                on the average) and `on_error` of `TranslationOptions`; and `length_penalty`,
+                `length_penalty_type` and `coverage_penalty`, also in a `generation_config`.
 
         Returns:
             Iterator: A `Translation` for each pair.
 
         Raises:
-            TypeError: If there is no such setting, or a text is given where several are due.
-            ValueError: If a setting is impossible, or there are not equally many sources and targets.
+            TypeError: If there is no such option, or a text is given where several are due.
+            ValueError: If an option is impossible, or there are not equally many sources and targets.
         """
-        unknown = settings.keys() - {*SCORE_SETTINGS, "generation_config"}
+        unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
         refuse_one_text("sources", sources)
         refuse_one_text("targets", targets)
-        options = TranslationOptions(
-            window=window,
-            tokens_per_batch=tokens_per_batch,
-            return_scores=True,
-            return_alignments=return_alignments,
-            on_error=on_error,
-            generate={name: value for name, value in settings.items() if value is not None},
-        )
-        return self._score_pairs(pairs_of(sources, targets), options)
+        given = {name: value for name, value in options.items() if value is not None}
+        chosen = TranslationOptions.of(return_scores=True, **given)
+        return self._score_pairs(pairs_of(sources, targets), chosen)
 
     def _score_pairs(self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions) -> Iterator[Translation]:
         first_line = 1
@@ -599,13 +565,6 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None
     return unmet or None
 
 
-def _warn_of_unmet_phrases(number: int, phrases: list[str]) -> None:
-    logger.warning(
-        f"Line {number} has {', '.join(map(repr, phrases))} in `must_contain`, but no translation with that was found under "
-        "the other settings; its translation is without it."
-    )
-
-
 def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
     return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
 
@@ -677,23 +636,10 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes.
-
-    Args:
-        model (PreTrainedModel): The model.
-        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target.
-        name (str): The name of the checkpoint in the message.
-
-    Raises:
-        ValueError: If a tokenizer has ids that the model lacks, or another `<pad>` or `</s>` than the model.
-    """
+    """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
-    sides = {
-        "source": (source_tokenizer, config.vocab_size),
-        "target": (target_tokenizer, config.decoder_vocab_size),
-    }
+    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
     for side, (tokenizer, num_classes) in sides.items():
         fault = ""
         largest = max(tokenizer.get_vocab().values(), default=0)

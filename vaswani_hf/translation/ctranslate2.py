@@ -263,11 +263,7 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _results(
-        self,
-        source: list[list[str]],
-        prefix: list[list[str]] | None,
-        limits: list[int],
-        options: dict[str, Any],
+        self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator

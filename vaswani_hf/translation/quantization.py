@@ -18,16 +18,7 @@ from torch import nn
 from ..processor import capability
 
 # What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
-_HARMLESS = {
-    "dim",
-    "size",
-    "numel",
-    "is_floating_point",
-    "is_complex",
-    "element_size",
-    "__hash__",
-    "__repr__",
-}
+_HARMLESS = {"dim", "size", "numel", "is_floating_point", "is_complex", "element_size", "__hash__", "__repr__"}
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
     "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
