@@ -45,7 +45,7 @@ def teacher(tmp_path_factory):
     folder = tmp_path_factory.mktemp("teacher")
     (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.corpus.NUMBERS_HELD_OUT", 10)
+        patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
                 folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]

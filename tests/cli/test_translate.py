@@ -386,7 +386,7 @@ def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path
             "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole.",
         ),
         (["--seed", "-1"], "`--seed` must be 0 or more, but is -1."),
-        (["--top_p", "2"], "`--top_p` must be 1.0 or less, but is 2.0."),
+        (["--top_p", "2"], "`--top_p` must be 1 or less, but is 2.0."),
         (["--length_penalty", "nan"], "`--length_penalty` must be a finite number, but is nan."),
         (["--length_penalty_type", "google"], "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'."),
         (["--workers", "0"], "`--workers` must be 1 or more, but is 0."),

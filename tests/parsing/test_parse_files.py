@@ -243,8 +243,8 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
             ["--test_trees", "a.mrg"],
             "`data.test_trees` and `data.corpus` cannot be given together; leave one of them out.",
         ),
-        (["--language", ""], "`data.language` must be given in the recipe, but is missing."),
-        (["--trees_train_size", "0"], "`data.trees_train_size` must be positive, but is 0."),
+        (["--language", ""], "`data.language` must be text that is not empty, but is ''."),
+        (["--trees_train_size", "0"], "`data.trees_train_size` must be greater than 0, but is 0."),
     ],
 )
 def test_recipes_of_other_tasks_are_told_apart(tmp_path, overrides, message):

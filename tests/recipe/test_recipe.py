@@ -315,12 +315,13 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(recipe_file, opti
     is_patience = "patience" in option
     key = "training.early_stopping_patience: 2" if is_patience else "evaluation.validation_bleu: true"
     remedy = "leave the patience out" if is_patience else "set it to false"
-    for sources in (FILES, DATASET):
+    sides = "`data.validation_source` with `data.validation_target`"
+    for sources, keys in ((FILES, sides), (DATASET, "`data.validation_split`")):
         # Other commands, such as `distill`, read no validation split.
         recipe = load_recipe(recipe_file(), [*sources, option])
         with pytest.raises(ValueError) as caught:
             recipe.check_training()
-        assert contains(str(caught.value), f"`{key}` needs a validation split ... or {remedy}.")
+        assert contains(str(caught.value), f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}.")
     for sources in ([], [*FILES, *VALIDATION], DATASET[:-2]):
         recipe = load_recipe(recipe_file(), [*sources, option, "--warmup_steps", "1"])
         assert recipe.check_training() == []

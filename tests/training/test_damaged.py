@@ -57,22 +57,22 @@ def newest(copied):
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newest, tmp_path, capsys, kind):
-    recipe, folder = load_recipe(run.recipe, [f"--output_dir={newest.parent}"]), newest.parent
-    assert find_checkpoint(recipe, 1) == newest
+    training, folder = load_recipe(run.recipe).training, newest.parent
+    assert find_checkpoint(folder, training, 1) == newest
     sound = shutil.copytree(newest, tmp_path / "sound")
     names = [path.relative_to(newest).as_posix() for path in sorted(newest.rglob("*")) if path.is_file()]
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"} < {*names}
     for name in names:
         DAMAGES[kind](newest / name)
         capsys.readouterr()
-        assert find_checkpoint(recipe, 1) == folder / "checkpoint-4", name
+        assert find_checkpoint(folder, training, 1) == folder / "checkpoint-4", name
         said = capsys.readouterr().out
         assert said.startswith(f"'{newest}' is damaged: {name}"), said
         assert said.endswith("; going on from 'checkpoint-4'\n")
         assert said.count("\n") == 1
         shutil.rmtree(newest)
         shutil.copytree(sound, newest)
-    assert find_checkpoint(recipe, 1) == newest
+    assert find_checkpoint(folder, training, 1) == newest
 
 
 def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):

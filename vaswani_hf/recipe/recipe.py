@@ -58,7 +58,7 @@ class Recipe(Settings):
         """
         if not self.data.has_validation:
             patience = self.training.early_stopping_patience
-            needs = "needs a validation split, but the recipe names none; give one in the section `data`"
+            needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
             if patience:
                 raise ValueError(
                     f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."

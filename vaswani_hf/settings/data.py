@@ -79,6 +79,12 @@ class DataSettings(Settings):
         """The tags of directions that the vocabulary needs."""
         return ()
 
+    @property
+    def validation_keys(self) -> str:
+        """The keys that would name a validation split, for messages."""
+        kinds = [kind for kind in self.file_kinds if self.listed(f"train_{kind}")]
+        return " with ".join(f"`data.validation_{kind}`" for kind in kinds)
+
     def warnings(self) -> list[str]:
         """Sentences about what may be a mistake."""
         return []
@@ -150,6 +156,11 @@ class CorpusData(DataSettings):
     def has_validation(self) -> bool:
         """True if the recipe names a validation split."""
         return super().has_validation or bool(self.dataset and self.validation_split)
+
+    @property
+    def validation_keys(self) -> str:
+        """The keys that would name a validation split, for messages."""
+        return "`data.validation_split`" if self.dataset else super().validation_keys
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
         """Check the data together with the sections `tokenizer` and `training`."""
