@@ -70,7 +70,7 @@ def test_a_run_ends_with_its_scores(checkpoint):
     assert len((checkpoint / "test_trees.txt").read_text().splitlines()) == 10
     assert results["decoding"]["num_beams"] == 2 and results["corpus"]["train"]["kept"] == 60
     recipe = load_recipe(checkpoint / "recipe.yaml")
-    assert recipe.task == "parsing" and not recipe.tokenizer.shared_vocabulary
+    assert recipe.task == "parsing" and not recipe.tokenizer.has_one_vocabulary
 
 
 def test_sentences_are_parsed_line_by_line(checkpoint, vaswani, tmp_path):
@@ -220,7 +220,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
     [
         (
             ["--corpus", "numbers"],
-            "`data.corpus: numbers` is not for `task: parsing`; it may be trees there, or null with files of your own.",
+            "`data.corpus` must be 'trees', but is 'numbers'.",
         ),
         (
             ["--train_source", "a.txt"],
@@ -255,7 +255,7 @@ def test_recipes_of_other_tasks_are_told_apart(tmp_path, overrides, message):
 
 def test_the_recipe_of_the_paper_has_its_numbers():
     recipe = load_recipe("configuration/parsing_wsj.yaml")
-    shape = [recipe.model[name] for name in ("encoder_layers", "decoder_layers", "d_model")]
+    shape = [getattr(recipe.model, name) for name in ("encoder_layers", "decoder_layers", "d_model")]
     assert shape == [4, 4, 1024] and recipe.tokenizer.vocab_size == 16000
     settings = recipe.decoding.settings()
     assert (settings["num_beams"], settings["length_penalty"], settings["length_penalty_type"]) == (21, 0.3, "gnmt")
@@ -269,7 +269,7 @@ def test_trees_are_not_translated(tmp_path):
     with pytest.raises(ValueError) as error:
         load_recipe(path)
     assert str(error.value) == (
-        "`data.corpus: trees` is not for `task: translation`; it may be numbers there, or null with files of your own."
+        "`data.corpus` must be 'numbers', but is 'trees'."
     )
 
 

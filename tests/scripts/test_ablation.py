@@ -217,10 +217,10 @@ def test_parts_of_other_models_are_begun_with(ablation, words, folder, tmp_path)
     path = folder / "of_parts.yaml"
     path.write_text("recipe: parts.yaml\nruns: {plain: {}}")
     recipe = ablation.planned_runs(path, tmp_path / "runs", words[2:])["plain"]
-    assert recipe.model["init_from"] == {"encoder": str(folder / "part")}
+    assert recipe.model.init_from.by_stack() == {"encoder": str(folder / "part")}
     path.write_text("recipe: recipe.yaml\nruns: {first: {}, second: {init_from: {decoder: first}}}")
     recipe = ablation.planned_runs(path, tmp_path / "runs", words[2:])["second"]
-    assert recipe.model["init_from"] == {"decoder": str(tmp_path / "runs" / "first")}
+    assert recipe.model.init_from.by_stack() == {"decoder": str(tmp_path / "runs" / "first")}
 
 
 def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, capsys):

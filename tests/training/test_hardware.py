@@ -12,6 +12,7 @@ from tiny_runs import same, weights
 from vaswani_hf import processor
 from vaswani_hf.model import attention_vaswani
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import hardware, trainer
 from vaswani_hf.training.hardware import described, resolve_defaults
 from vaswani_hf.training.planned_model import planned_config, planned_model
@@ -41,7 +42,7 @@ LARGE = [*AUTO, "--source_tokens_per_batch=1000000", "--model.d_model=256", "--m
 
 
 def model_of(recipe):
-    return planned_model(planned_config(recipe.model, recipe.tokenizer), recipe.task)
+    return planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
 
 
 def resolved(recipe):

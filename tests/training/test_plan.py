@@ -20,6 +20,7 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -57,8 +58,8 @@ class Tokenizer:
 def built(recipe):
     """The model that a run would build, on the meta device."""
     source = target = Tokenizer(recipe.tokenizer.vocab_size)
-    if not recipe.tokenizer.shared_vocabulary:
-        target = Tokenizer(recipe.tokenizer.target_vocab_size or 76)
+    if not recipe.tokenizer.has_one_vocabulary:
+        target = Tokenizer(recipe.tokenizer.planned_target_size)
     with torch.device("meta"):
         return build_model(recipe, SimpleNamespace(source_tokenizer=source, target_tokenizer=target))
 
@@ -76,7 +77,7 @@ def built(recipe):
 )
 def test_planned_parameters_are_those_of_the_model_that_a_run_builds(name, overrides):
     recipe = load_recipe(CONFIGURATION / f"{name}.yaml", overrides, needs_data=False)
-    planned = parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer), recipe.task))
+    planned = parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class))
     numbers = {id(parameter): parameter.numel() for parameter in built(recipe).parameters()}
     assert planned["total"] == sum(numbers.values())
     stacks = [planned[stack] for stack in ("encoder", "decoder") if stack in planned]
