@@ -35,7 +35,13 @@ from vaswani_hf.settings.sections import InitFrom
 from vaswani_hf.training import train
 from vaswani_hf.training.callbacks import read_metrics
 from vaswani_hf.training.results import read_results
-from vaswani_hf.training.run import InterruptedRunError, earlier_recipe, has_ended, refuse_another_run, resolve
+from vaswani_hf.training.run import (
+    InterruptedRunError,
+    earlier_recipe,
+    has_ended,
+    refuse_another_run,
+    resolve,
+)
 
 # The keys that say where a run is and what it reads, and not what it tries.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
@@ -44,19 +50,7 @@ _OF_THE_BASE = "that of the model"
 
 
 def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Recipe]:
-    """The recipes of a list by name, each to be scored on its validation split.
-
-    Args:
-        path (Path): The list.
-        output (Path): The folder of all runs.
-        overrides (list): `["--key", "value", …]`, for all of them.
-
-    Returns:
-        dict: Recipes, checked.
-
-    Raises:
-        ValueError: If the list, a run or a key is not as it must be.
-    """
+    """The recipes of a list by name, each to be scored on its validation split."""
     content = _list(path)
     if output.exists() and not output.is_dir():
         raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
@@ -84,11 +78,7 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
 
 
 def _list(path: Path) -> dict[str, Any]:
-    """The content of a list.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """The content of a list."""
     content = {"all": {}, **read_mapping(path)}
     kinds = {"recipe": str, "all": dict, "runs": dict}
     if content.keys() != kinds.keys() or not all(isinstance(content[key], kind) for key, kind in kinds.items()):
@@ -102,11 +92,7 @@ def _list(path: Path) -> dict[str, Any]:
 
 
 def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
-    """The recipe with the folder of the run that it begins with, where that is one of the list.
-
-    Raises:
-        ValueError: If that one comes later, or there is no such model.
-    """
+    """The recipe with the folder of the run that it begins with, where that is one of the list."""
     given = recipe.model.init_from
     places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
@@ -118,11 +104,7 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
 
 
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
-    """Where a model lies that a run begins with.
-
-    Raises:
-        ValueError: If it is a run of the list that comes later, or there is no such model.
-    """
+    """Where a model lies that a run begins with."""
     if base in names and base not in earlier:
         raise ValueError(f"`init_from: {base}` is a run that comes later in the list, or this one; put it before.")
     if base in names:
@@ -154,19 +136,7 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
-    """Trains what is not trained yet, and writes table and picture after each run.
-
-    Args:
-        recipes (dict): Recipes by name.
-        output (Path): The folder of all runs.
-        stem (str): The name of table and picture.
-
-    Returns:
-        dict: By name the results of a run, or the sentence that says why it has none.
-
-    Raises:
-        InterruptedRunError: If a signal ended a run early.
-    """
+    """Trains what is not trained yet, and writes table and picture after each run."""
     # Those that have ended earlier stay in the table, whatever interrupts it.
     results: dict[str, dict[str, Any] | str] = {
         name: read_results(output / name) for name, recipe in recipes.items() if _has_ended(recipe)
@@ -201,15 +171,7 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """What a run has in another way than the first one.
-
-    Args:
-        recipe (Recipe): The run.
-        first (Recipe): The first one.
-
-    Returns:
-        str: Keys with values; empty for the first one itself.
-    """
+    """What a run has in another way than the first one."""
     keys = {**recipe.values(), **first.values()}
     # A model for each part has a key for each part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
@@ -235,15 +197,7 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:
-    """The runs that have ended as lines of Markdown.
-
-    Args:
-        recipes (dict): All recipes by name.
-        results (dict): Those of `run_all`.
-
-    Returns:
-        list: The head first, what they were scored with last.
-    """
+    """The runs that have ended as lines of Markdown."""
     lines = [
         "| run | differs from the first by | parameters, millions | steps | epochs | minutes | validation perplexity | BLEU | chrF |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -285,13 +239,7 @@ def _cell(text: str) -> str:
 
 
 def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], path: Path) -> None:
-    """Draws the BLEU of each run as a bar, and its validation loss over the minutes of its training.
-
-    Args:
-        recipes (dict): All recipes by name.
-        results (dict): Those of `run_all`.
-        path (Path): The PNG, which is not written where no run has ended.
-    """
+    """Draws the BLEU of each run as a bar, and its validation loss over the minutes of its training."""
     ended = {name: result for name, result in results.items() if not isinstance(result, str)}
     if not ended:
         return
@@ -323,14 +271,7 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the list and prints the table.
-
-    Args:
-        argv (list, optional): Words after the name of the script; those of the process by default.
-
-    Returns:
-        int: 0 if all runs have ended, 1 if one has not, 130 after an interruption.
-    """
+    """Runs the list and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", type=Path, help="a YAML file, such as configuration/ablations/multi30k_en_de.yaml")
     parser.add_argument("output", type=Path, help="the folder of all runs")

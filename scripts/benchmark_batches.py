@@ -20,15 +20,7 @@ from vaswani_hf.data.preparation import ID_FEATURES
 
 
 def prepared_pairs(num_pairs: int, path: Path) -> Dataset:
-    """Random pairs in a file, of which one in ten is dropped as cleaning would drop it.
-
-    Args:
-        num_pairs (int): The number of pairs.
-        path (Path): The file.
-
-    Returns:
-        Dataset: The columns of `prepare_pairs`.
-    """
+    """Random pairs in a file, of which one in ten is dropped as cleaning would drop it."""
     rng = np.random.default_rng(0)
 
     def rows():
@@ -41,41 +33,18 @@ def prepared_pairs(num_pairs: int, path: Path) -> Dataset:
 
 
 def gathered(pairs: Dataset, batch: list[int]) -> list[dict[str, Any]]:
-    """The pairs of a batch as `datasets` gives them.
-
-    Args:
-        pairs (Dataset): Prepared pairs.
-        batch (list): Their numbers.
-
-    Returns:
-        list: The pairs as dicts.
-    """
+    """The pairs of a batch as `datasets` gives them."""
     columns = pairs[batch]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def gathered_lengths(pairs: Dataset) -> list[np.ndarray]:
-    """The lengths of all pairs as `datasets` gives them.
-
-    Args:
-        pairs (Dataset): Prepared pairs.
-
-    Returns:
-        list: Source and target lengths.
-    """
+    """The lengths of all pairs as `datasets` gives them."""
     return [pairs.with_format("numpy")[f"{side}_length"][:] for side in ("source", "target")]
 
 
 def seconds(work: Callable[..., Any], *arguments: Any) -> float:
-    """The time of one call.
-
-    Args:
-        work (Callable): What is called.
-        *arguments: Its arguments.
-
-    Returns:
-        float: Seconds.
-    """
+    """The time of one call."""
     start = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - start

@@ -75,11 +75,7 @@ class _StepTimes(TrainerCallback):
         self.ends: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Notes the time.
-
-        Raises:
-            _EnoughStepsError: If all steps are done.
-        """
+        """Notes the time."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
@@ -93,12 +89,7 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, folder: Path) -> Recipe:
-    """The recipe of a shape, which trains on number words.
-
-    Args:
-        shape (Shape): The shape.
-        folder (Path): The output folder.
-    """
+    """The recipe of a shape, which trains on number words."""
     model: dict[str, Any] = {"d_model": shape.d_model, "dropout": 0.1, "label_smoothing": 0.1}
     for stack in ("encoder", "decoder"):
         model[f"{stack}_layers"] = shape.layers
@@ -125,14 +116,7 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
 
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool) -> float:
-    """The median seconds of the steps of a new training.
-
-    Args:
-        shape (Shape): The shape.
-        corpus (Corpus): The corpus of the recipe.
-        recipe (Recipe): What `recipe_of` gives.
-        in_bfloat16 (bool): Train in bfloat16, not in float32.
-    """
+    """The median seconds of the steps of a new training."""
     model = build_model(recipe, corpus)
     if shape.vocab_size != model.config.vocab_size:
         model.resize_token_embeddings(shape.vocab_size, mean_resizing=False)
@@ -148,14 +132,7 @@ def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool
 
 
 def product_seconds(rows: int, columns: int, device: str, in_bfloat16: bool) -> float:
-    """The median seconds in which Muon orthogonalizes a matrix.
-
-    Args:
-        rows (int): The rows of the matrix.
-        columns (int): Its columns.
-        device (str): "cpu" or "cuda".
-        in_bfloat16 (bool): Compute in bfloat16, not in float32.
-    """
+    """The median seconds in which Muon orthogonalizes a matrix."""
     matrix = torch.randn(rows, columns, device=device)
     seconds: list[float] = []
     while sum(seconds) < SECONDS / 2:
@@ -168,12 +145,7 @@ def product_seconds(rows: int, columns: int, device: str, in_bfloat16: bool) -> 
 
 
 def measured(seconds_of: Callable[[bool], float], num_pairs: int) -> str:
-    """Measures both in turn, and returns the medians of their times and of their ratios, in words.
-
-    Args:
-        seconds_of (Callable): Measures bfloat16 if its argument is True, otherwise float32.
-        num_pairs (int): The number of ratios.
-    """
+    """Measures both in turn, and returns the medians of their times and of their ratios, in words."""
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(num_pairs):
         order = (False, True) if number % 2 == 0 else (True, False)
@@ -188,11 +160,7 @@ def measured(seconds_of: Callable[[bool], float], num_pairs: int) -> str:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measures and prints.
-
-    Args:
-        words (list, optional): The arguments; those of this process by default.
-    """
+    """Measures and prints."""
     names = [shape.name for shape in shapes()]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

@@ -46,12 +46,6 @@ def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
     LayerNorm of repeated features is repeated too. Positions become a learned table, since wider sinusoids are others;
     layers that are too many add almost nothing to what they get.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): Post-norm, of one vocabulary, of fewer layers and a width that divides 512.
-
-    Returns:
-        VaswaniForSeq2SeqLM: In eval mode.
     """
     small = model.config
     config = VaswaniConfig(
@@ -102,14 +96,7 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
-    """The MarianMT model with the same logits, of a widened model as well.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model.
-
-    Returns:
-        MarianMTModel: In eval mode.
-    """
+    """The MarianMT model with the same logits, of a widened model as well."""
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # The export refuses learned positions, because transformers would not load them into a MarianMT model again.
@@ -127,15 +114,7 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
 
 
 def file_order(ids: Ids, size: int) -> list[list[int]]:
-    """Batches of so many sentences as they come.
-
-    Args:
-        ids (list): Sentences.
-        size (int): Sentences per batch.
-
-    Returns:
-        list: Indices.
-    """
+    """Batches of so many sentences as they come."""
     return [list(range(start, min(start + size, len(ids)))) for start in range(0, len(ids), size)]
 
 
@@ -144,17 +123,7 @@ def _sorted(ids: Ids, tokens: int) -> list[list[int]]:
 
 
 def by_transformers(model: Any, pad: int, batches: Callable[[Ids], list[list[int]]], settings: dict) -> Engine:
-    """`generate` over batches.
-
-    Args:
-        model (PreTrainedModel): The model.
-        pad (int): The id of `<pad>`.
-        batches (Callable): Makes the batches.
-        settings (dict): Arguments of `generate`.
-
-    Returns:
-        Callable: From sentences to translations, in order.
-    """
+    """`generate` over batches."""
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
@@ -171,14 +140,7 @@ def by_transformers(model: Any, pad: int, batches: Callable[[Ids], list[list[int
 
 
 def by_ctranslate2(folder: str) -> Engine:
-    """CTranslate2 over length-sorted batches.
-
-    Args:
-        folder (str): The exported model.
-
-    Returns:
-        Callable: From sentences to translations, in order.
-    """
+    """CTranslate2 over length-sorted batches."""
     from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
     backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
@@ -220,14 +182,7 @@ class Benchmark:
             self.references = [line.strip() for line in read_lines(arguments.reference)][: arguments.sentences]
 
     def model_of(self, name: str) -> Any:
-        """The model of an engine of PyTorch.
-
-        Args:
-            name (str): "vaswani…", in bfloat16 or int8 where it says so, or "marian…".
-
-        Returns:
-            PreTrainedModel: In eval mode.
-        """
+        """The model of an engine of PyTorch."""
         if name.startswith("marian"):
             return marian_of(self.model)
         if "bf16" in name:
@@ -235,29 +190,14 @@ class Benchmark:
         return quantize(copy.deepcopy(self.model)) if "int8" in name else self.model
 
     def bleu(self, translations: Ids) -> float | None:
-        """BLEU of translations, if there are references.
-
-        Args:
-            translations (list): Token ids.
-
-        Returns:
-            float: 0 to 100.
-        """
+        """BLEU of translations, if there are references."""
         if not self.references:
             return None
         texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)
         return float(score_translations(texts, self.references)["bleu"])
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """An engine by its name.
-
-        Args:
-            name (str): "vaswani…", "marian…" or "ctranslate2…".
-            ids (list): Sentences on which the best size of a batch is found.
-
-        Returns:
-            Callable: From sentences to translations.
-        """
+        """An engine by its name."""
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
 
@@ -285,15 +225,7 @@ class Benchmark:
 
 
 def timed(engine: Engine, ids: Ids) -> tuple[float, Ids]:
-    """One run.
-
-    Args:
-        engine (Callable): What translates.
-        ids (list): Sentences.
-
-    Returns:
-        tuple: Seconds and translations.
-    """
+    """One run."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -302,16 +234,7 @@ def timed(engine: Engine, ids: Ids) -> tuple[float, Ids]:
 
 
 def peak_memory(benchmark: Benchmark, name: str, is_heavy: bool) -> float:
-    """The memory of a run beyond that before it, in a process that has run nothing else.
-
-    Args:
-        benchmark (Benchmark): The models.
-        name (str): The engine.
-        is_heavy (bool): 64 inputs of 100 tokens in one batch with 8 beams, in place of the sentences.
-
-    Returns:
-        float: MiB.
-    """
+    """The memory of a run beyond that before it, in a process that has run nothing else."""
     ids = benchmark.ids
     engine = benchmark.engine(name, [])
     if is_heavy:
@@ -383,15 +306,7 @@ def print_table(results: dict[str, tuple[float, Ids]], baseline: str, memory: di
 
 
 def memory_of(name: str, is_heavy: bool) -> float:
-    """The peak memory of an engine, measured by this script in another process.
-
-    Args:
-        name (str): The engine.
-        is_heavy (bool): As `peak_memory` has it.
-
-    Returns:
-        float: MiB.
-    """
+    """The peak memory of an engine, measured by this script in another process."""
     command = [sys.executable, *sys.argv, "--memory-of", name, *(["--heavy"] if is_heavy else [])]
     output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
     return float(output.split()[-1])

@@ -72,12 +72,7 @@ class Competitor:
     log: Path = Path()
 
     def start(self, settings: Path, environment: dict[str, str]) -> None:
-        """Starts the process, if there is an interpreter.
-
-        Args:
-            settings (Path): What is measured.
-            environment (dict): The process's environment.
-        """
+        """Starts the process, if there is an interpreter."""
         if self.python is None:
             return
         self.log = settings.parent / f"{self.words[0]}{len(self.words)}.log"
@@ -88,14 +83,7 @@ class Competitor:
             )
 
     def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the process says next; where it has ended, the reason is kept in `missing`.
-
-        Args:
-            command (dict, optional): What it is told before.
-
-        Returns:
-            dict: Empty where there is no answer.
-        """
+        """What the process says next; where it has ended, the reason is kept in `missing`."""
         if self.missing or self.process is None:
             return {}
         try:
@@ -129,14 +117,7 @@ class Competitor:
 
 
 def competitors(arguments: argparse.Namespace) -> list[Competitor]:
-    """Everybody who is measured, this package first.
-
-    Args:
-        arguments (Namespace): They name the interpreters of the others.
-
-    Returns:
-        list: Competitors.
-    """
+    """Everybody who is measured, this package first."""
     everybody = [
         Competitor(PACKAGE, ["vaswani"], arguments.python),
         Competitor("MarianMT, Seq2SeqTrainer", ["marian_mt"], arguments.python),
@@ -152,15 +133,7 @@ def competitors(arguments: argparse.Namespace) -> list[Competitor]:
 
 
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """The rate at which this machine multiplies matrices now.
-
-    Args:
-        device (str): "cpu" or "cuda".
-        dtype (dtype): The type of the matrices.
-
-    Returns:
-        float: Floating-point operations per second, the median at the best of a few sizes.
-    """
+    """The rate at which this machine multiplies matrices now."""
     best, middle = 0.0, 0.0
     for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
         if middle > 0.1:
@@ -180,15 +153,7 @@ def matrix_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
-    """The texts as plain files, of which the last pairs are the validation set.
-
-    Args:
-        arguments (Namespace): The files, or none for the numbers that the package makes itself.
-        folder (Path): Where they are written.
-
-    Raises:
-        ValueError: If the files do not have equally many lines.
-    """
+    """The texts as plain files, of which the last pairs are the validation set."""
     if arguments.source:
         sides = [read_lines(Path(path)) for path in (arguments.source, arguments.target)]
     else:
@@ -207,30 +172,14 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file.
-
-    Args:
-        path (Path): Plain or .gz, UTF-8.
-
-    Returns:
-        list: Without the ends of lines.
-    """
+    """The lines of a text file."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
     return text.removesuffix("\n").split("\n")
 
 
 def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[list[Competitor], dict[str, Any]]:
-    """The turns of all competitors at one shape.
-
-    Args:
-        name (str): The shape.
-        arguments (Namespace): What is measured.
-        folder (Path): For the files of all.
-
-    Returns:
-        tuple: The competitors, and the facts of the corpus.
-    """
+    """The turns of all competitors at one shape."""
     shape = dict(SHAPES[name])
     if arguments.device != "cpu" and name != "toy":
         shape |= {"tokens": ACCELERATOR_TOKENS, "turn": ACCELERATOR_TURN}
@@ -259,16 +208,7 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
 
 
 def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Lets each train for as many tokens as the others, in turns.
-
-    Args:
-        everybody (list): Their processes have been started.
-        tokens (int): Source and target tokens of a turn.
-        arguments (Namespace): How many turns each has, after the warm-up, and on which device.
-
-    Returns:
-        dict: By type, the floating-point operations per second of matrix products, the median over the rounds.
-    """
+    """Lets each train for as many tokens as the others, in turns."""
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
         # All have begun, and compute nothing any more.
@@ -293,16 +233,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
 
 
 def table(name: str, everybody: list[Competitor], facts: dict[str, Any]) -> str:
-    """The results of a shape.
-
-    Args:
-        name (str): The shape.
-        everybody (list): The competitors after their turns.
-        facts (dict): Those of the corpus, and the rates of `take_turns`.
-
-    Returns:
-        str: Markdown.
-    """
+    """The results of a shape."""
     shape, flops, rates, ours = facts["shape"], facts["flops_per_token"], facts["rates"], everybody[0].speeds()
     lines = [
         f"## {name}: d {shape['width']}, feed-forward {shape['ffn']}, {shape['layers']}+{shape['layers']} layers, "
@@ -332,30 +263,13 @@ def table(name: str, everybody: list[Competitor], facts: dict[str, Any]) -> str:
 
 
 def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """How many times as fast we are, as a median over the rounds.
-
-    Args:
-        ours (list): Tokens per second of each round.
-        theirs (list): The same.
-
-    Returns:
-        float: 0 where one was not measured.
-    """
+    """How many times as fast we are, as a median over the rounds."""
     ratios = [our / their for our, their in zip(ours, theirs, strict=False)]
     return statistics.median(ratios) if ratios else 0.0
 
 
 def reached(name: str, everybody: list[Competitor], share_of_a_token: float) -> list[str]:
-    """The bars of a shape, and what was reached.
-
-    Args:
-        name (str): The shape.
-        everybody (list): The competitors after their turns, this package first.
-        share_of_a_token (float): FLOPs of a token over those of a second of float32 products.
-
-    Returns:
-        list: Lines.
-    """
+    """The bars of a shape, and what was reached."""
     ours, lines = everybody[0].speeds(), []
     for competitor in everybody[1:]:
         bar, ratio = BARS[competitor.title].get(name), median_ratio(ours, competitor.speeds())
@@ -369,14 +283,7 @@ def reached(name: str, everybody: list[Competitor], share_of_a_token: float) -> 
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command line.
-
-    Args:
-        words (list, optional): Those of this process by default.
-
-    Returns:
-        Namespace: Checked.
-    """
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--same_batch", action="store_true", help="single steps on one random batch, beside MarianMT")
     parser.add_argument("--source", help="source sentences, one a line, plain or .gz; default: number words")
@@ -404,11 +311,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measures and prints.
-
-    Args:
-        words (list, optional): The arguments; those of this process by default.
-    """
+    """Measures and prints."""
     if "--same_batch" in (sys.argv[1:] if words is None else words):
         from training_peers.same_batch import main as same_batch
 

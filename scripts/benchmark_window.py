@@ -23,15 +23,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
-    """The attention that is measured.
-
-    Args:
-        window (int): r; 0 for full attention.
-        arguments (Namespace): Width, heads and implementation.
-
-    Returns:
-        VaswaniAttention: Of the encoder, or of the decoder with `--causal`.
-    """
+    """The attention that is measured."""
     config = VaswaniConfig(
         d_model=arguments.width,
         encoder_attention_heads=arguments.heads,
@@ -43,15 +35,7 @@ def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
 
 
 def seconds(attention: VaswaniAttention, length: int) -> float:
-    """The time of a forward and a backward pass.
-
-    Args:
-        attention (VaswaniAttention): The attention.
-        length (int): Tokens.
-
-    Returns:
-        float: Seconds.
-    """
+    """The time of a forward and a backward pass."""
     device = attention.q_proj.weight.device
     states = torch.randn(1, length, attention.config.d_model, device=device, requires_grad=True)
     start = time.perf_counter()
@@ -63,16 +47,7 @@ def seconds(attention: VaswaniAttention, length: int) -> float:
 
 
 def peak_memory(window: int, length: int, arguments: argparse.Namespace) -> float:
-    """The memory of a pass beyond that before it, measured in this process, which must be fresh.
-
-    Args:
-        window (int): r; 0 for full attention.
-        length (int): Tokens.
-        arguments (Namespace): Width, heads and implementation.
-
-    Returns:
-        float: MiB.
-    """
+    """The memory of a pass beyond that before it, measured in this process, which must be fresh."""
     attention = build(window, arguments)
     seconds(attention, LENGTHS[0])
     if arguments.device == "cuda":
@@ -93,26 +68,12 @@ def _resident(field: str) -> float:
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """The exponent of a power of the length, by least squares of logarithms.
-
-    Args:
-        lengths (list): Tokens.
-        values (list): Seconds or MiB.
-
-    Returns:
-        float: 1 for what is linear.
-    """
+    """The exponent of a power of the length, by least squares of logarithms."""
     return float(np.polyfit(np.log(lengths), np.log(np.maximum(values, 1e-9)), 1)[0])
 
 
 def draw(lengths: list[int], found: dict[str, dict[int, list[float]]], path: Path) -> None:
-    """Draw seconds and memory over the length.
-
-    Args:
-        lengths (list): Tokens.
-        found (dict): For "seconds" and "MiB" the values by window.
-        path (Path): A PNG file.
-    """
+    """Draw seconds and memory over the length."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -128,15 +89,7 @@ def draw(lengths: list[int], found: dict[str, dict[int, list[float]]], path: Pat
 
 
 def measure(arguments: argparse.Namespace, options: list[str]) -> dict[str, dict[int, list[float]]]:
-    """Measure full and restricted attention in turn, at each length, and print it.
-
-    Args:
-        arguments (Namespace): Those of the command line.
-        options (list): The same as words, for the fresh processes that measure memory.
-
-    Returns:
-        dict: For "seconds" and "MiB" the values by window, 0 for full attention.
-    """
+    """Measure full and restricted attention in turn, at each length, and print it."""
     attentions = {window: build(window, arguments) for window in (0, arguments.window)}
     found: dict[str, dict[int, list[float]]] = {name: {w: [] for w in attentions} for name in ("seconds", "MiB")}
     for length in arguments.lengths:
@@ -159,11 +112,7 @@ def measure(arguments: argparse.Namespace, options: list[str]) -> dict[str, dict
 
 
 def main(given: list[str] | None = None) -> None:
-    """Measure, print and draw.
-
-    Args:
-        given (list, optional): The arguments; by default those of the command.
-    """
+    """Measure, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name, default in {"window": 128, "width": 512, "heads": 8, "repetitions": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -29,11 +29,7 @@ WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains both and prints a table.
-
-    Args:
-        argv (list, optional): Words of the command line.
-    """
+    """Trains both and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True, help="texts, one a line (plain or .gz)")
     parser.add_argument("--test", required=True, help="held-out texts")

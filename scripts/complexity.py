@@ -283,11 +283,7 @@ def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
 
 
 def layers_between_ends(row: Row, size: Size) -> int:
-    """The layers after which the last position first has a gradient with respect to the first one.
-
-    Raises:
-        ValueError: If there is none after n layers.
-    """
+    """The layers after which the last position first has a gradient with respect to the first one."""
     torch.manual_seed(0)
     # Float64 has room for the small gradients of many layers. They are carried forward, along a random direction.
     states, gradient = torch.randn(2, 1, size.n, size.d, dtype=torch.float64)

@@ -24,14 +24,7 @@ KINDS = {
 
 
 def shares(arguments: argparse.Namespace) -> dict[str, float]:
-    """The seconds of a training step by kind of work, with those outside of PyTorch's operations as "Python".
-
-    Args:
-        arguments (Namespace): Shape, tokens of a batch, repetitions.
-
-    Returns:
-        dict: Seconds of one step on this process's threads; "whole step" is all of it.
-    """
+    """The seconds of a training step by kind of work, with those outside of PyTorch's operations as "Python"."""
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
              {"layers": arguments.layers, "attention_heads": arguments.heads, "ffn_dim": arguments.ffn}.items()}  # fmt: skip
     config = VaswaniConfig(vocab_size=arguments.vocabulary, d_model=arguments.width, label_smoothing=0.1, **sides)

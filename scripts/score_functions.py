@@ -67,14 +67,7 @@ def scaling_row(score: str, d_k: int, num_queries: int = 2000) -> dict[str, floa
 
 
 def compare_scaling(output: Path) -> dict[str, list[dict[str, float]]]:
-    """Print and draw `scaling_row` over the width, for each factor.
-
-    Args:
-        output (Path): The folder of the picture.
-
-    Returns:
-        dict: For each score function a row per width.
-    """
+    """Print and draw `scaling_row` over the width, for each factor."""
     rows = {score: [scaling_row(score, width) for width in WIDTHS] for score in FACTORS}
     names = {"deviation": "deviation of scores", "entropy": "entropy of weights", "gradient": "norm of the Jacobian"}
     for quantity, name in names.items():
@@ -98,15 +91,7 @@ def compare_scaling(output: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def step_seconds(scores: list[str], repetitions: int) -> dict[str, float]:
-    """The median time of a training step of the recipe's model, of all score functions in turn.
-
-    Args:
-        scores (list): The score functions.
-        repetitions (int): Steps of each.
-
-    Returns:
-        dict: Seconds, of 512 source and 512 target tokens.
-    """
+    """The median time of a training step of the recipe's model, of all score functions in turn."""
     fields = load_recipe(RECIPE).model.config_fields()
     models = {
         score: VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=500, **fields, attention_score=score)).train()
@@ -125,16 +110,7 @@ def step_seconds(scores: list[str], repetitions: int) -> dict[str, float]:
 
 
 def exact_match(score: str, output: Path, overrides: list[str]) -> float:
-    """Train the recipe with a score function, or go on with it.
-
-    Args:
-        score (str): The score function.
-        output (Path): The checkpoint is in a folder of this one.
-        overrides (list): Further arguments of `vaswani train`.
-
-    Returns:
-        float: Exact match on held-out numbers, in percent.
-    """
+    """Train the recipe with a score function, or go on with it."""
     folder = output / score
     arguments = ["--output_dir", str(folder), "--attention_score", score, "--resume", "true", *overrides]
     subprocess.run([sys.executable, "-m", "vaswani_hf.cli", "train", str(RECIPE), *arguments], check=True)
@@ -142,14 +118,7 @@ def exact_match(score: str, output: Path, overrides: list[str]) -> float:
 
 
 def compare_training(arguments: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """Train with each score function, and print the table.
-
-    Args:
-        arguments (Namespace): Those of the command line.
-
-    Returns:
-        dict: For each score function seconds and exact match.
-    """
+    """Train with each score function, and print the table."""
     overrides = [] if arguments.max_steps is None else ["--max_steps", str(arguments.max_steps)]
     found = {score: exact_match(score, arguments.output, overrides) for score in arguments.scores}
     seconds = step_seconds(list(dict.fromkeys(["scaled_dot", *arguments.scores])), arguments.repetitions)
@@ -162,11 +131,7 @@ def compare_training(arguments: argparse.Namespace) -> dict[str, tuple[float, fl
 
 
 def main(given: list[str] | None = None) -> None:
-    """Compare what the command line asks for.
-
-    Args:
-        given (list, optional): The arguments; by default those of the command.
-    """
+    """Compare what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")

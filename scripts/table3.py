@@ -96,14 +96,7 @@ def planned_rows() -> dict[str, PlannedRow]:
 
 
 def table(rows: dict[str, PlannedRow]) -> list[str]:
-    """The rows as lines of Markdown.
-
-    Args:
-        rows (dict): Those of `planned_rows`.
-
-    Returns:
-        list: The head first.
-    """
+    """The rows as lines of Markdown."""
     lines = [
         "| row of Table 3 | parameters, millions | the paper's | classes that give the paper's | FLOPs counted | by the paper's "
         "method | the paper's | the paper's perplexity | and BLEU |",
@@ -127,14 +120,7 @@ def table(rows: dict[str, PlannedRow]) -> list[str]:
 
 
 def differences(rows: dict[str, PlannedRow]) -> list[str]:
-    """Where the plan differs from the paper and why, as far as that is known, as lines of Markdown.
-
-    Args:
-        rows (dict): Those of `planned_rows`.
-
-    Returns:
-        list: One item each.
-    """
+    """Where the plan differs from the paper and why, as far as that is known, as lines of Markdown."""
     base, big = rows["base"], rows["big"]
     others = [row for name, row in rows.items() if row.classes is not None and name != "big"]
     more = [(row.paper.millions or 0) - row.millions for row in others]
@@ -167,11 +153,7 @@ def _cost(row: PlannedRow, hours: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the table.
-
-    Args:
-        argv (list, optional): Words after the name of the script; those of the process by default.
-    """
+    """Prints the table."""
     argparse.ArgumentParser(description=__doc__).parse_args(argv)
     rows = planned_rows()
     print("\n".join([*table(rows), "", *differences(rows)]))

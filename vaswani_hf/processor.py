@@ -14,22 +14,14 @@ _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """What the processor can, by PyTorch's name for it; None where PyTorch does not know.
-
-    Args:
-        name (str): Such as "avx512_vnni".
-    """
+    """What the processor can, by PyTorch's name for it; None where PyTorch does not know."""
     # Older versions do not say.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """True if a device multiplies bfloat16 in hardware.
-
-    Args:
-        device (torch.device): The device.
-    """
+    """True if a device multiplies bfloat16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and any(capability(name) for name in _LEAST_FLOPS)
@@ -40,10 +32,6 @@ def bfloat16_pays(device: torch.device, flops: float) -> bool:
 
     The answer depends on the device and on `flops` alone, so that it is the same each time on the same machine. On a GPU the
     hardware decides alone, because nothing was measured there.
-
-    Args:
-        device (torch.device): The device.
-        flops (float): The operations in the products of a batch, forward and backward, that is computed at once.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

@@ -32,14 +32,7 @@ class CompetingManager(TrainManager):
 
 
 def configuration(settings: SimpleNamespace) -> dict[str, Any]:
-    """JoeyNMT's configuration.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        dict: As in its YAML files.
-    """
+    """JoeyNMT's configuration."""
     folder, shape = Path(settings.folder), settings.shape
     text = {"voc_file": str(folder / "vocabulary.joeynmt"), "level": "word", "max_length": 1000, "lowercase": False}
     embeddings = {"embedding_dim": shape["width"], "scale": True, "dropout": 0.1}
@@ -79,14 +72,7 @@ def configuration(settings: SimpleNamespace) -> dict[str, Any]:
 
 
 def training_section(settings: SimpleNamespace) -> dict[str, Any]:
-    """The section `training` of the configuration.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        dict: Token batches and the paper's schedule.
-    """
+    """The section `training` of the configuration."""
     width, warmup = settings.shape["width"], settings.warmup_steps
     return {
         "optimizer": "adam",
@@ -108,16 +94,7 @@ def training_section(settings: SimpleNamespace) -> dict[str, Any]:
 
 @torch.inference_mode()
 def validation_loss(manager: TrainManager, pairs: Any, tokens: int) -> float:
-    """The nats per token of the validation set, not smoothed.
-
-    Args:
-        manager (TrainManager): It has the model.
-        pairs (Any): JoeyNMT's dataset.
-        tokens (int): Positions of a batch.
-
-    Returns:
-        float: Nats per token.
-    """
+    """The nats per token of the validation set, not smoothed."""
     model, total, count = manager.model.eval(), 0.0, 0
     model.loss_function = ("crossentropy", 0.0)
     batches = pairs.make_iter(

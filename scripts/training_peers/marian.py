@@ -24,14 +24,7 @@ _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
 def model_options(settings: SimpleNamespace) -> list[str]:
-    """What training and scoring are both told.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        list: Words of a command line.
-    """
+    """What training and scoring are both told."""
     folder = Path(settings.folder)
     vocabulary = str(folder / "vocabulary.marian")
     files = ["--model", str(folder / "marian.npz"), "--vocabs", vocabulary, vocabulary]
@@ -39,15 +32,7 @@ def model_options(settings: SimpleNamespace) -> list[str]:
 
 
 def training_options(settings: SimpleNamespace) -> list[str]:
-    """The command line of the training.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        list: Words; shape, optimizer, smoothing and schedule are those of the others. The loss is a sum, which Adam does
-            not see, because Marian tells its number of tokens with no other.
-    """
+    """The command line of the training."""
     folder, shape, warmup = Path(settings.folder), settings.shape, settings.warmup_steps
     options = f"""
         --type transformer --dim-emb {shape["width"]} --transformer-dim-ffn {shape["ffn"]}
@@ -64,17 +49,7 @@ def training_options(settings: SimpleNamespace) -> list[str]:
 
 
 def updates(process: subprocess.Popen) -> Iterator[int]:
-    """The target tokens so far, after each update.
-
-    Args:
-        process (Popen): The training, which writes its log to a pipe.
-
-    Yields:
-        int: Tokens.
-
-    Raises:
-        RuntimeError: If the training ends, or its log is of another kind.
-    """
+    """The target tokens so far, after each update."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", file=sys.stderr, flush=True)
@@ -112,14 +87,7 @@ def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> 
 
 
 def validation_loss(settings: SimpleNamespace) -> float:
-    """The nats per token of the validation set, not smoothed.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        float: Nats per token, as Marian's scorer says.
-    """
+    """The nats per token of the validation set, not smoothed."""
     sets = [str(Path(settings.folder) / f"validation.pieces.{side}") for side in ("source", "target")]
     words = [*model_options(settings), "--train-sets", *sets, "--summary", "ce-mean-words", "--quiet"]
     code = "import _pymarian, json, sys; _pymarian.main(['score', *json.loads(sys.argv[1])])"
@@ -128,14 +96,7 @@ def validation_loss(settings: SimpleNamespace) -> float:
 
 
 def start_training(settings: SimpleNamespace) -> subprocess.Popen:
-    """The training in a process of its own.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        Popen: Its log comes through a pipe.
-    """
+    """The training in a process of its own."""
     code = "import json, pymarian, sys; pymarian.Trainer(' '.join(json.loads(sys.argv[1]))).train()"
     command = [sys.executable, "-c", code, json.dumps(training_options(settings))]
     # Its threads are those of the option.

@@ -25,15 +25,7 @@ class CompetingTrainer(Counting, Seq2SeqTrainer):
 
 
 def marian(shape: dict[str, int], tokenizer: Any) -> MarianMTModel:
-    """MarianMT with the measures of a shape, and the activation and the scale of the paper.
-
-    Args:
-        shape (dict): The measures.
-        tokenizer (Any): It has the numbers of the special tokens.
-
-    Returns:
-        MarianMTModel: Untrained.
-    """
+    """MarianMT with the measures of a shape, and the activation and the scale of the paper."""
     config = MarianConfig(
         **measures(shape),
         vocab_size=shape["vocabulary"],
@@ -50,15 +42,7 @@ def marian(shape: dict[str, int], tokenizer: Any) -> MarianMTModel:
 
 
 def arguments_of(settings: SimpleNamespace, *, grouped: bool) -> Seq2SeqTrainingArguments:
-    """The Trainer's arguments: its own defaults, but for the optimizer, the smoothing and the number of pairs.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-        grouped (bool): Batches of similar lengths.
-
-    Returns:
-        Seq2SeqTrainingArguments: Without checkpoints.
-    """
+    """The Trainer's arguments: its own defaults, but for the optimizer, the smoothing and the number of pairs."""
     bf16 = settings.dtype == "bfloat16" or (settings.dtype == "recipe" and settings.device != "cpu")
     # Earlier versions of transformers know it by another name.
     names = Seq2SeqTrainingArguments.__dataclass_fields__

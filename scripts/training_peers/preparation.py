@@ -37,13 +37,7 @@ def training_flops(shape: dict[str, int], source: np.ndarray, target: np.ndarray
 
 
 def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
-    """The corpus for competitors that read text: SPLIT.SIDE.pieces, `vocabulary.pieces`, and files of vocabularies.
-
-    Args:
-        corpus (Corpus): Encoded; one vocabulary for both sides.
-        folder (Path): Where the files are written.
-        vocabulary (int): The number of classes; names without meaning fill it up.
-    """
+    """The corpus for competitors that read text: SPLIT.SIDE.pieces, `vocabulary.pieces`, and files of vocabularies."""
     tokenizer = corpus.source_tokenizer
     splits: dict[str, Any] = {"train": corpus.train, "validation": corpus.validation}
     for split, pairs in splits.items():

@@ -19,15 +19,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 def build(name: str, arguments: argparse.Namespace) -> torch.nn.Module:
-    """The model that is measured, in training mode.
-
-    Args:
-        name (str): "vaswani" or "marian".
-        arguments (Namespace): The shape.
-
-    Returns:
-        Module: The model has shared embeddings and, where it can, the paper's label smoothing.
-    """
+    """The model that is measured, in training mode."""
     shape = {f"{side}_layers": arguments.layers for side in ("encoder", "decoder")}
     shape |= {f"{side}_attention_heads": arguments.heads for side in ("encoder", "decoder")}
     shape |= {f"{side}_ffn_dim": arguments.ffn for side in ("encoder", "decoder")}
@@ -57,16 +49,7 @@ def batch(arguments: argparse.Namespace) -> dict[str, torch.Tensor]:
 
 
 def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, arguments: argparse.Namespace) -> float:
-    """One step of training.
-
-    Args:
-        model (Module): The model that is trained.
-        optimizer (Optimizer): Its optimizer.
-        arguments (Namespace): The size of the batch.
-
-    Returns:
-        float: Seconds.
-    """
+    """One step of training."""
     inputs = batch(arguments)
     start = time.perf_counter()
     with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.bf16):
@@ -79,15 +62,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, arguments: ar
 
 
 def peak_memory(name: str, arguments: argparse.Namespace) -> float:
-    """The memory of two steps beyond that before them, in MiB, measured in this process, which must be fresh.
-
-    Args:
-        name (str): The model.
-        arguments (Namespace): Shape and size.
-
-    Returns:
-        float: MiB.
-    """
+    """The memory of two steps beyond that before them, in MiB, measured in this process, which must be fresh."""
     model = build(name, arguments).to(arguments.device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if arguments.device == "cpu":
@@ -102,11 +77,7 @@ def peak_memory(name: str, arguments: argparse.Namespace) -> float:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure and print.
-
-    Args:
-        words (list, optional): The arguments; those of this process by default.
-    """
+    """Measure and print."""
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     numbers = {"width": 128, "ffn": 256, "heads": 4, "layers": 4, "vocabulary": 10000, "tokens": 4096, "length": 16}

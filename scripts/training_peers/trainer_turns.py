@@ -42,15 +42,7 @@ class Counting:
 
 @torch.inference_mode()
 def validation_loss(model: torch.nn.Module, corpus: Corpus) -> float:
-    """The nats per token of the validation set, not smoothed, computed in the same way for every model.
-
-    Args:
-        model (Module): A model of transformers.
-        corpus (Corpus): Its validation set is prepared.
-
-    Returns:
-        float: Nats per token.
-    """
+    """The nats per token of the validation set, not smoothed, computed in the same way for every model."""
     model.eval()
     pairs, total, tokens = PairRows(corpus.validation), 0.0, 0
     collator, device = PairCollator(corpus.source_tokenizer.pad_token_id), next(model.parameters()).device

@@ -19,15 +19,7 @@ def read_settings() -> SimpleNamespace:
 
 
 def resident(field: str, process: int | str = "self") -> float:
-    """A size of a process from Linux.
-
-    Args:
-        field (str): "VmRSS", the resident size now, or "VmHWM", the highest so far.
-        process (int or str): Its number.
-
-    Returns:
-        float: MiB.
-    """
+    """A size of a process from Linux."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
 
@@ -66,21 +58,12 @@ class Turns:
         self._wait()
 
     def count(self, tokens: Any, positions: int) -> None:
-        """Counts a batch.
-
-        Args:
-            tokens (int or Tensor): Its source and target tokens, padding left out; a tensor is not read before the turn ends.
-            positions (int): Its source and target positions, padding included.
-        """
+        """Counts a batch."""
         self.tokens = self.tokens + tokens
         self.positions += positions
 
     def step_ended(self) -> None:
-        """Counts a step of the optimizer; after the last one of a turn, answers and waits for the next turn.
-
-        Raises:
-            NoMoreTurnsError: If there is none.
-        """
+        """Counts a step of the optimizer; after the last one of a turn, answers and waits for the next turn."""
         self.steps += 1
         if self.steps < self._goal:
             return
@@ -90,12 +73,7 @@ class Turns:
         self._wait()
 
     def turn_ended(self, seconds: float, memory: float | None = None) -> None:
-        """Says what was done.
-
-        Args:
-            seconds (float): The time of this turn.
-            memory (float, optional): MiB; None for those of this process or its device.
-        """
+        """Says what was done."""
         if memory is None and self._device is not None:
             memory = self._device.max_memory_allocated() / 2**20
         elif memory is None:
@@ -114,22 +92,14 @@ class Turns:
         self._began = time.perf_counter()
 
     def next_command(self) -> dict[str, int]:
-        """What the next turn is to do: `steps` more, or up to `tokens` in all.
-
-        Raises:
-            NoMoreTurnsError: If there is no next turn.
-        """
+        """What the next turn is to do: `steps` more, or up to `tokens` in all."""
         command = json.loads(sys.stdin.readline() or '{"end": true}')
         if "end" in command:
             raise NoMoreTurnsError
         return command
 
     def finish(self, loss: float) -> None:
-        """Says how good the model has become.
-
-        Args:
-            loss (float): Nats per token of the validation set, not smoothed.
-        """
+        """Says how good the model has become."""
         self._answer({"validation_loss": loss})
 
     def _answer(self, content: dict[str, Any]) -> None:

@@ -23,28 +23,14 @@ class CompetingTrainer(Counting, VaswaniTrainer):
 
 
 def measures(shape: dict[str, int]) -> dict[str, int]:
-    """The fields of a config, here and in MarianMT, by which a model has the measures of a shape.
-
-    Args:
-        shape (dict): `width`, `ffn`, `layers` and `heads`.
-
-    Returns:
-        dict: By field.
-    """
+    """The fields of a config, here and in MarianMT, by which a model has the measures of a shape."""
     names = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
     fields = {f"{side}_{field}": shape[name] for side in ("encoder", "decoder") for field, name in names.items()}
     return {"d_model": shape["width"], **fields}
 
 
 def recipe_of(settings: SimpleNamespace) -> Recipe:
-    """The recipe that is measured: what it leaves to the machine is left to it.
-
-    Args:
-        settings (SimpleNamespace): What is measured.
-
-    Returns:
-        Recipe: Without the decisions for this machine.
-    """
+    """The recipe that is measured: what it leaves to the machine is left to it."""
     folder, shape = Path(settings.folder), settings.shape
     files: dict[str, Any] = {
         f"{split}_{side}": str(folder / f"{split}.{side}")
@@ -76,29 +62,13 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """The corpus of the recipe, whose tokenizer lies beside the texts.
-
-    Args:
-        recipe (Recipe): What `recipe_of` gives.
-        new_tokenizers (bool): Train the tokenizer.
-
-    Returns:
-        Corpus: Encoded.
-    """
+    """The corpus of the recipe, whose tokenizer lies beside the texts."""
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of the recipe with as many classes as the shape has, however many pieces the texts give.
-
-    Args:
-        recipe (Recipe): What `recipe_of` gives.
-        corpus (Corpus): Its corpus.
-
-    Returns:
-        VaswaniForSeq2SeqLM: On the CPU.
-    """
+    """The model of the recipe with as many classes as the shape has, however many pieces the texts give."""
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
         model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)

@@ -12,7 +12,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicCache
 from transformers.masking_utils import eager_mask
 
-from vaswani_hf import VaswaniConfig, VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM, VaswaniModel
+from vaswani_hf import (
+    VaswaniConfig,
+    VaswaniForCausalLM,
+    VaswaniForMaskedLM,
+    VaswaniForSeq2SeqLM,
+    VaswaniModel,
+)
 from vaswani_hf.model.attention_vaswani import eager_attention_forward
 from vaswani_hf.model.loss_vaswani import dropout
 from vaswani_hf.model.modeling_vaswani import sinusoids

@@ -7,7 +7,13 @@ import torch
 from search_models import EOS, SOURCES, START, batch_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
-from transformers import AttentionInterface, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationConfig
+from transformers import (
+    AttentionInterface,
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+)
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.model.attention_vaswani import (

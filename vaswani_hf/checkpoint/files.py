@@ -48,27 +48,13 @@ _UNFINISHED = ".vaswani-unfinished"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """The checkpoints that a training run left, oldest first.
-
-    Args:
-        folder (str or Path): The run's output folder.
-
-    Returns:
-        list: Folders named checkpoint-STEP, by step.
-    """
+    """The checkpoints that a training run left, oldest first."""
     numbered = [(path.name.removeprefix("checkpoint-"), path) for path in Path(folder).glob("checkpoint-*")]
     return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
 
 
 def recipe_file(folder: Path) -> Path | None:
-    """The recipe that the run of a checkpoint has recorded.
-
-    Args:
-        folder (Path): The checkpoint, which may be a numbered one in the folder of its run.
-
-    Returns:
-        Path: The file; None where there is none.
-    """
+    """The recipe that the run of a checkpoint has recorded."""
     # A numbered checkpoint may be named by a link, or as the current folder.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
@@ -76,43 +62,18 @@ def recipe_file(folder: Path) -> Path | None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimizer step that a checkpoint was saved after.
-
-    Args:
-        checkpoint (Path): Its folder.
-
-    Returns:
-        int: The step.
-    """
+    """The optimizer step that a checkpoint was saved after."""
     return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """The evaluations in a log, the higher the better.
-
-    Args:
-        log_history (list): The log of the Trainer, a dict for each row.
-        metric (str): "loss" or "bleu"; "raw_loss" or "raw_bleu" of a run with a moving average.
-
-    Returns:
-        dict: Scores by step; the loss with its sign turned.
-    """
+    """The evaluations in a log, the higher the better."""
     name, sign = f"eval_{metric}", 1 if metric.endswith("bleu") else -1
     return {row["step"]: sign * row[name] for row in log_history if name in row}
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The state of the Trainer that a numbered checkpoint was saved with.
-
-    Args:
-        checkpoint (Path): Its folder.
-
-    Returns:
-        dict: The content of trainer_state.json.
-
-    Raises:
-        ValueError: If it is damaged.
-    """
+    """The state of the Trainer that a numbered checkpoint was saved with."""
     try:
         return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except ValueError:
@@ -122,18 +83,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """The names of the files that hold the weights of a checkpoint, with their index where there is one.
-
-    Args:
-        folder (Path): The folder.
-        name (str or PathLike, optional): The folder or repository as the user named it, for errors.
-
-    Returns:
-        list: Names; there need not be such files.
-
-    Raises:
-        ValueError: If the index is damaged, or names a file that is not beside it.
-    """
+    """The names of the files that hold the weights of a checkpoint, with their index where there is one."""
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"
@@ -152,11 +102,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
 
 
 def finite(value: Any) -> Any:
-    """A value as JSON has it, which knows no infinite numbers: None in their place.
-
-    Args:
-        value: Numbers, texts, lists and dicts.
-    """
+    """A value as JSON has it, which knows no infinite numbers: None in their place."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -165,12 +111,7 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never half there, not even after a loss of power.
-
-    Args:
-        path (Path): The file, which is replaced at once where it exists.
-        text (str): Its content.
-    """
+    """Writes a file that is never half there, not even after a loss of power."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -180,11 +121,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Gives the weights in a folder the mode of its config.json; safetensors lets nobody but their owner read them.
-
-    Args:
-        folder (Path): The folder of a checkpoint.
-    """
+    """Gives the weights in a folder the mode of its config.json; safetensors lets nobody but their owner read them."""
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
 
@@ -194,17 +131,6 @@ def new_folder(output: Path) -> Iterator[Path]:
     """A folder beside `output` that takes the place of `output` if all goes well, and is deleted if not.
 
     One process at a time makes `output`. What killed processes have left beside `output` is deleted.
-
-    Args:
-        output (Path): A folder that is new or empty.
-
-    Yields:
-        Path: The folder to write to.
-
-    Raises:
-        ValueError: If there is something at `output`, or it is the current folder, or no folder can be made there.
-        InUseError: If another process makes `output`, or trains in it.
-        OSError: If it cannot be written.
     """
     # A name such as "." or "x/.." has no last part to be renamed to.
     named, output = output, Path(os.path.abspath(output))
@@ -230,11 +156,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """True for a folder that has nothing but the lock file of a killed run.
-
-    Raises:
-        InUseError: If a run is at work in the folder.
-    """
+    """True for a folder that has nothing but the lock file of a killed run."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
@@ -272,15 +194,7 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place.
-
-    Args:
-        folder (Path): The folder that is written to.
-        remedy (str): What to do.
-
-    Raises:
-        WriteError: In place of the error.
-    """
+    """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place."""
     try:
         yield
     except WriteError:

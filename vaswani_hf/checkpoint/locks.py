@@ -54,13 +54,6 @@ def locked_run(folder: Path) -> Iterator[None]:
     """Locks the output folder of a run.
 
     A folder that does not exist is made. It is deleted at the end if it is empty then.
-
-    Args:
-        folder (Path): The output folder.
-
-    Raises:
-        ValueError: If `folder` is a file.
-        InUseError: If another process holds the lock.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -77,11 +70,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Takes the lock in a folder that another process may delete at the same moment, because it was empty.
-
-    Raises:
-        FileNotFoundError: If the folder is deleted again and again.
-    """
+    """Takes the lock in a folder that another process may delete at the same moment, because it was empty."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,11 +97,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked the folder of a run, and its path leads elsewhere now, or nowhere.
-
-    Args:
-        folder (Path): The output folder of the run.
-    """
+    """True if this process has locked the folder of a run, and its path leads elsewhere now, or nowhere."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -124,33 +109,14 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Locks an output: a file, or a folder that is made whole under another name.
-
-    Args:
-        output (str or Path): The output, which need not exist.
-        name (str): The output as the message names it, such as "`--output` out.txt".
-
-    Yields:
-        bool: False if the file system has no locks, or lets nobody make a lock file.
-
-    Raises:
-        InUseError: If another process holds the lock.
-    """
+    """Locks an output: a file, or a folder that is made whole under another name."""
     sentence = f"{name} is being written by {{}}; wait for it, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
         yield is_locked
 
 
 def check_not_in_use(output: str | Path, name: str) -> None:
-    """Refuses an output that another process writes to.
-
-    Args:
-        output (str or Path): The output.
-        name (str): The output as the message names it.
-
-    Raises:
-        InUseError: If another process holds its lock.
-    """
+    """Refuses an output that another process writes to."""
     if _lock_file_of(output).exists():
         with locked_output(output, name):
             pass
@@ -178,11 +144,7 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Opens and locks a lock file; None where there can be no lock.
-
-    Raises:
-        InUseError: If another process holds the lock.
-    """
+    """Opens and locks a lock file; None where there can be no lock."""
     # A file that is open for writing would keep its disk from being mounted read-only. NFS locks no other
     # files.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
@@ -211,11 +173,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Opens a lock file, which is made if there is none; None in a folder in which this user can make none.
-
-    Raises:
-        OSError: If the folder does not exist, or the disk is full.
-    """
+    """Opens a lock file, which is made if there is none; None in a folder in which this user can make none."""
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:

@@ -14,13 +14,7 @@ from .files import MANIFEST_FILE, write_whole
 
 
 def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
-    """Write the manifest of a folder.
-
-    Args:
-        folder (Path): The checkpoint.
-        facts (Mapping): What else the manifest states, as JSON.
-        files (Mapping, optional): Names, each with its file or its future content. By default all files of the folder.
-    """
+    """Write the manifest of a folder."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -44,11 +38,7 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The facts of a manifest and its `files`.
-
-    Raises:
-        ValueError: If the manifest is damaged.
-    """
+    """The facts of a manifest and its `files`."""
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):

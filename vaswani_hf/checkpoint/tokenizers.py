@@ -21,13 +21,7 @@ TREE_MARK = "makes_trees"
 def save_tokenizers(
     source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast, folder: str | os.PathLike
 ) -> None:
-    """Writes both tokenizers where `load_tokenizers` finds them.
-
-    Args:
-        source_tokenizer: Written to `folder` itself, where `AutoTokenizer` looks.
-        target_tokenizer: Written to the subfolder `target_tokenizer` of it, unless it is `source_tokenizer`.
-        folder: The folder of the checkpoint.
-    """
+    """Writes both tokenizers where `load_tokenizers` finds them."""
     # tokenizer_config.json says whether there are two. The presence of the subfolder does not: a request to the Hub that
     # fails for a moment must not pass for a joint vocabulary, nor the subfolder of an earlier save for a second one.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
@@ -39,19 +33,7 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The source and the target tokenizer of a checkpoint, the same object twice for a joint vocabulary.
-
-    Args:
-        name_or_path: A local folder or the id of a repository on the Hub.
-        name: The user's name for it, for errors.
-        **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only`, as `from_pretrained` takes them.
-
-    Returns:
-        The source and the target tokenizer.
-
-    Raises:
-        ValueError: If a file is missing or damaged, or a tokenizer has no `pad_token` or `eos_token`.
-    """
+    """The source and the target tokenizer of a checkpoint, the same object twice for a joint vocabulary."""
     name = name or name_or_path
     # AutoTokenizer would ask for a config.json beside the tokenizer, which the subfolder does not have.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
@@ -61,20 +43,12 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """The tag in front of a text that is to be translated into a language, as OPUS-MT writes it.
-
-    Args:
-        language: The language, such as "en".
-    """
+    """The tag in front of a text that is to be translated into a language, as OPUS-MT writes it."""
     return f">>{language}<<"
 
 
 def is_tree_tokenizer(tokenizer: Any) -> bool:
-    """True for the target tokenizer of a parser.
-
-    Args:
-        tokenizer: Any tokenizer of transformers.
-    """
+    """True for the target tokenizer of a parser."""
     return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))
 
 
@@ -119,19 +93,7 @@ def _file_to_blame(folder: Path) -> str:
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """The content of a file of a checkpoint.
-
-    Args:
-        folder: The folder of the checkpoint.
-        file: The path of the file in it.
-        name: The user's name for the checkpoint, for errors.
-
-    Returns:
-        The object.
-
-    Raises:
-        ValueError: If it is not a file with a JSON object.
-    """
+    """The content of a file of a checkpoint."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(
@@ -141,16 +103,7 @@ def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[s
 
 
 def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
-    """The content of a file of a checkpoint, as `read_json_object` takes it; None where it is no JSON.
-
-    Args:
-        folder: The folder of the checkpoint.
-        file: The path of the file in it.
-        name: The user's name for the checkpoint, for errors.
-
-    Raises:
-        ValueError: If it is missing or a folder.
-    """
+    """The content of a file of a checkpoint, as `read_json_object` takes it; None where it is no JSON."""
     path = folder / file
     if not path.exists():
         raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")

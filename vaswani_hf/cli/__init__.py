@@ -52,15 +52,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv (list, optional): Words after `vaswani`; those of the process by default.
-
-    Returns:
-        int: 0, or 1 with one sentence on stderr; 130 after an interruption. An unknown or a missing
-        option ends the process with code 2 and one sentence.
-    """
+    """Run a command."""
     _fill_closed_streams()
     name, *words = _with_a_command(sys.argv[1:] if argv is None else argv)
     command = COMMANDS[name]

@@ -260,7 +260,13 @@ def _evaluate_text(options: TextEvaluation) -> None:
 def _evaluate_trees(options: TreeEvaluation) -> None:
     """Score the trees of a parser, or finished ones."""
     from ..data.trees import read_treebank, tree_files
-    from ..parsing.bracketing import bracketing_scores, evaluate_parser, lines_of, scores_as_text, trees_with_words
+    from ..parsing.bracketing import (
+        bracketing_scores,
+        evaluate_parser,
+        lines_of,
+        scores_as_text,
+        trees_with_words,
+    )
     from ..parsing.parser import Parser
 
     stdout = standard_output()
@@ -290,7 +296,12 @@ def _evaluate_trees(options: TreeEvaluation) -> None:
 def _evaluate_translations(options: TranslationEvaluation) -> None:
     """Score the translations of one system, or compare several."""
     from ..evaluation.bleu import check_tokenizer, score_translations
-    from ..evaluation.comparison import check_comparable, compare_systems, comparison_as_text, comparison_picture
+    from ..evaluation.comparison import (
+        check_comparable,
+        compare_systems,
+        comparison_as_text,
+        comparison_picture,
+    )
     from ..evaluation.evaluate import evaluate, translate_test_set
     from ..translation.translator import Translator
 

@@ -65,11 +65,7 @@ def translations_from(
 def naming_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """The translations of the lines after the first `done` lines of a place. Skipped lines are named on stderr.
-
-    Raises:
-        ValueError: If a line is bad and none is skipped, or all lines that are not blank are bad.
-    """
+    """The translations of the lines after the first `done` lines of a place. Skipped lines are named on stderr."""
     number = done
     num_skipped = 0
     first = ""

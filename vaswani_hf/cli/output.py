@@ -27,12 +27,7 @@ class LineOutput:
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
-        """Write a whole line without delay.
-
-        Raises:
-            OutputError: If the disk is full, or the output has disappeared.
-            BrokenPipeError: If the reader of a pipe has ended.
-        """
+        """Write a whole line without delay."""
         rest = memoryview(line)
         try:
             if self._kept is not None:

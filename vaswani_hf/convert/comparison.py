@@ -49,19 +49,7 @@ def _rows(vocab_size: int, lengths: list[int], config: Any, generator: torch.Gen
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """The line that says how far the written model is from the checkpoint.
-
-    Args:
-        what (str): The numbers that were compared, such as "logits of MarianMT".
-        difference (float): The largest difference.
-        tolerance (float, optional): The largest one that is no mistake; None where any is to be expected.
-
-    Returns:
-        str: The line.
-
-    Raises:
-        ValueError: If the difference is above the tolerance, or no number.
-    """
+    """The line that says how far the written model is from the checkpoint."""
     if math.isnan(difference):
         raise ValueError(f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written.")
     if tolerance is not None and difference > tolerance:

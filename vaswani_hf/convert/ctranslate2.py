@@ -65,14 +65,7 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """The specification, but for positions and vocabularies.
-
-        Args:
-            model (VaswaniForSeq2SeqLM): The model.
-
-        Returns:
-            TransformerSpec: The specification.
-        """
+        """The specification, but for positions and vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         common = {"pre_norm": config.norm_position == "pre", "activation": activation}
@@ -89,12 +82,7 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """Set the parts that encoder and decoder have outside their layers.
-
-        Args:
-            spec (TransformerEncoderSpec or TransformerDecoderSpec): The specification.
-            module (VaswaniEncoder or VaswaniDecoder): The module that it describes.
-        """
+        """Set the parts that encoder and decoder have outside their layers."""
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
@@ -103,13 +91,7 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
-        """Set the projections of an attention, and the factor of its scores.
-
-        Args:
-            spec (MultiHeadAttentionSpec): The specification.
-            attention (VaswaniAttention): The module that it describes.
-            self_attention (bool): True if queries, keys and values have one source.
-        """
+        """Set the projections of an attention, and the factor of its scores."""
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling
 
@@ -120,15 +102,6 @@ def to_ctranslate2(
     """Write a model in memory as a CTranslate2 model, with all that `CTranslate2Backend` needs beside it.
 
     The converter loads a copy, because quantizing changes weights in place.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model, which stays as it is.
-        tokenizers (tuple): Of source and target.
-        folder (str or Path): A folder that does not exist.
-        quantization (str, optional): "int8", "int16", "float16" or "bfloat16"; the model's dtype by default.
-
-    Raises:
-        ValueError: If CTranslate2 has no equivalent of a field of the config.
     """
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
@@ -141,20 +114,7 @@ def to_ctranslate2(
 def export_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the CTranslate2 model and compare its log-probabilities with the checkpoint's.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
-        tokenizers (tuple): Of source and target.
-        folder (Path): A folder that does not exist.
-        quantization (str, optional): "int8", "int16", "float16" or "bfloat16"; the model's dtype by default.
-
-    Returns:
-        str: The line with the largest difference, whatever it is where the weights are quantized.
-
-    Raises:
-        ValueError: If CTranslate2 has no equivalent of a field of the config, or computes something else.
-    """
+    """Write the CTranslate2 model and compare its log-probabilities with the checkpoint's."""
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)

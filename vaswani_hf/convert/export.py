@@ -51,11 +51,7 @@ def export(
 
 
 def _entry(name: str, quantization: str | None) -> Format:
-    """The format of this name, if it can be written here and has the quantization.
-
-    Raises:
-        ValueError: If there is no such format or quantization, or a library is missing.
-    """
+    """The format of this name, if it can be written here and has the quantization."""
     written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
     if name not in written:
         raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
@@ -89,11 +85,7 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
 
 
 def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
-    """The model in eval mode, and the tokenizers; None where a folder has none and none is needed.
-
-    Raises:
-        ValueError: If there is no such model, it is damaged or no Vaswani model, or its tokenizer is missing or another's.
-    """
+    """The model in eval mode, and the tokenizers; None where a folder has none and none is needed."""
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()

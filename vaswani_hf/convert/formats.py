@@ -50,14 +50,7 @@ class Expressible:
     limits: Mapping[str, Limit]
 
     def refuse_others(self, config: VaswaniConfig) -> None:
-        """Refuses a config that the format cannot express.
-
-        Args:
-            config (VaswaniConfig): The config of the model to export.
-
-        Raises:
-            ValueError: If a field has a value that the format cannot express; the message names the field.
-        """
+        """Refuses a config that the format cannot express."""
         for name in inspect.get_annotations(VaswaniConfig):
             value = getattr(config, name)
             default = getattr(VaswaniConfig, name)

@@ -68,18 +68,7 @@ _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj",
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """A MarianMT model that gives the same logits; the model itself is left as it is.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model to express.
-        tokenizers (tuple, optional): Of source and target; an input as long as they allow has a position in the table.
-
-    Returns:
-        MarianMTModel: In eval mode, with the model's dtype and device and what it can express of its generation config.
-
-    Raises:
-        ValueError: If MarianMT has no equivalent of a field of the config.
-    """
+    """A MarianMT model that gives the same logits; the model itself is left as it is."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
@@ -94,18 +83,6 @@ def export_marian(
     """Write the MarianMT model and the tokenizers to a folder.
 
     The tokenizers stay what they are, and `AutoTokenizer` loads them: MarianTokenizer reads SentencePiece models only.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
-        tokenizers (tuple, optional): Of source and target.
-        folder (Path): Where to write.
-        quantization (str, optional): None; MarianMT stores weights in the model's dtype.
-
-    Returns:
-        str: The line with the largest difference of the logits.
-
-    Raises:
-        ValueError: If MarianMT has no equivalent of a field of the config, or computes something else.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:

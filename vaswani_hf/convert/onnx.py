@@ -38,20 +38,7 @@ _PREFILLED = 3
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs in float32, configs and tokenizers, and compare the graphs with the model.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model, which is in float32 afterwards.
-        tokenizers (tuple, optional): Of source and target.
-        folder (Path): A folder that does not exist.
-        quantization (str, optional): None; the graphs are in float32.
-
-    Returns:
-        str: The line with the largest difference of the logits, or what is missing for a comparison.
-
-    Raises:
-        ValueError: If the model has too few positions, or the graphs compute something else.
-    """
+    """Write the graphs in float32, configs and tokenizers, and compare the graphs with the model."""
     config = model.config
     if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
         raise ValueError(
@@ -167,11 +154,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to themselves what torch prints of its progress and warns of its own and transformers' insides.
-
-    Yields:
-        None: Once.
-    """
+    """Keep to themselves what torch prints of its progress and warns of its own and transformers' insides."""
     disabled = logging.root.manager.disable
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")

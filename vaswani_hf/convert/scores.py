@@ -28,14 +28,7 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """The same function with scaled dot products in all attentions: factors and matrices are folded into the queries.
-
-    Args:
-        model (VaswaniForSeq2SeqLM): The model, within `SCALED_DOT_LIMITS`, which stays as it is.
-
-    Returns:
-        VaswaniForSeq2SeqLM: The model itself, if it has no other scores.
-    """
+    """The same function with scaled dot products in all attentions: factors and matrices are folded into the queries."""
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
         return model

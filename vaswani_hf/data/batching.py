@@ -222,16 +222,7 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """Keeps the settings.
-
-        Args:
-            pad_token_id: The pad token of the source tokenizer, which fills `input_ids`.
-            bpe_dropout: The dropout of the source and of the target side, for pairs prepared with
-                `keep_text`.
-            seed: It decides the dropout, together with epoch and index of the pair.
-            max_length: The length, in tokens, above which dropout leaves a pair as it is; `None` for no
-                limit.
-        """
+        """Keeps the settings."""
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
         self._seed = seed

@@ -189,17 +189,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """Starts at the beginning of the stream.
-
-        Args:
-            pairs: The stream of `prepare_pairs`.
-            source_tokens: The budget of a batch for the source side, in tokens.
-            target_tokens: The budget of a batch for the target side, in tokens.
-            seed: It decides all permutations, together with the epoch.
-            num_processes: The number of processes that share the batches.
-            process_index: The number of this process.
-            window_batches: The size of a window, in full batches.
-        """
+        """Starts at the beginning of the stream."""
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed

@@ -104,16 +104,6 @@ def prepare_pairs(
 
     A dataset is encoded once and found in the cache of `datasets` afterwards. A stream is encoded while it is
     read, and its report fills meanwhile, in the process that reads it.
-
-    Args:
-        pairs: The columns `source` and `target`; the column `corpus` of weighted corpora stays as it is.
-        source_tokenizer: Encodes the source side.
-        target_tokenizer: Encodes the target side; None if each pair is one text of a language model.
-        max_length: The length, in tokens with `</s>`, above which a side drops its pair.
-        max_length_ratio: The ratio of the longer to the shorter side above which a pair is dropped.
-        num_proc: The number of processes that encode a dataset.
-        keep_text: Add the columns that BPE-dropout needs: `source` and `target`, stripped, and `index`, the
-            place of the pair in `pairs`.
     """
     are_texts = target_tokenizer is None
     prepare = _Preparation(

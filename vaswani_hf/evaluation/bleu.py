@@ -78,24 +78,6 @@ def score_translations(
 
     BLEU is that of Papineni et al. (2002) as `sacrebleu` computes it (Post, 2018), on detokenized text. chrF
     is that of Popović (2015), chrF2 with character 6-grams.
-
-    Args:
-        predictions (Sequence[str]): The translations.
-        references (Sequence[str | Sequence[str]]): For each translation its reference or references.
-        tokenize (str): The tokenizer of `sacrebleu` for BLEU; "13a" is that of the WMT evaluations. The first
-            use of "spm" and of the names with a number after "flores" or "spBLEU" downloads a model.
-        lowercase (bool): Ignore case, in all three scores.
-        split_compounds (bool): Set hyphens within words apart after tokenization, for BLEU alone, as the
-            published scores of WMT 2014 English-German do, which tokenize by Moses. Such a BLEU is not
-            sacreBLEU's.
-
-    Returns:
-        dict[str, float | str]: "bleu" and "chrf", both from 0 to 100; "exact_match", the percentage of
-            translations that equal a reference; "brevity_penalty" of BLEU, from 0 to 1; "bleu_signature" and
-            "chrf_signature"; and with `split_compounds` "bleu_note", a sentence that says what this BLEU is.
-
-    Raises:
-        ValueError: If there are no predictions, not as many references, or `tokenize` is unknown.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)

@@ -71,22 +71,6 @@ def compare_systems(
 
     The p-values are those of sacrebleu (Post, 2018): paired bootstrap resampling (Koehn, 2004) and paired
     approximate randomization (Riezler and Maxwell, 2005). The intervals are of 95 %, by the bootstrap.
-
-    Args:
-        systems (Mapping): The translations of each system, by its name; the first one is the baseline.
-        sources (Sequence): Sentences.
-        references (Sequence): Their references.
-        comet (Mapping, optional): COMET's score of each translation, by the name of the system.
-        tokenize (str): As in `score_translations`.
-        lowercase (bool): As in `score_translations`.
-        split_compounds (bool): As in `score_translations`.
-
-    Returns:
-        dict: `baseline`; `sentences`; `systems`, a list with `system`, `differing_sentences` from the
-            baseline, and for each metric `score`, `confidence_interval` and, except for the baseline,
-            `p_bootstrap` and `p_randomization`; `lengths`, a list with `words`, `sentences` and such
-            `systems`, without p-values; `bleu_signature` and `chrf_signature`; `notes`. An interval or
-            p-value that too few sentences support is None.
     """
     from tqdm.auto import tqdm
 

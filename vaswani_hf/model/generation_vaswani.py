@@ -29,7 +29,13 @@ from inspect import signature
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StopStringCriteria,
+)
 from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList, utils
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module

@@ -50,7 +50,13 @@ from .attention_vaswani import (
 )
 from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
 from .generation_vaswani import VaswaniGeneration
-from .loss_vaswani import EXCLUDED_LOGIT, IGNORED_LABEL, chunked_cross_entropy, dropout, smoothed_cross_entropy
+from .loss_vaswani import (
+    EXCLUDED_LOGIT,
+    IGNORED_LABEL,
+    chunked_cross_entropy,
+    dropout,
+    smoothed_cross_entropy,
+)
 
 # Attention implementations of transformers that restrict self-attention, in addition to its flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")

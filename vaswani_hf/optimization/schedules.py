@@ -33,18 +33,6 @@ class HighestRateSettings(Settings):
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
     """The learning rate factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), Section 5.3, Eq.
     (3).
-
-    Args:
-        step (int): The optimizer step that the rate is for, counted from 1.
-        d_model (int): Width of the model.
-        warmup_steps (int): Steps of linear increase; the rate is highest at this step.
-        factor (float): 1 in the paper.
-
-    Returns:
-        float: The learning rate.
-
-    Raises:
-        ValueError: If `step` or `warmup_steps` is less than 1.
     """
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
@@ -93,17 +81,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """The learning rate of a step of a run.
-
-    Args:
-        step (int): The optimizer step that the rate is for, counted from 1.
-        training (TrainingSettings): The section of the recipe that selects the schedule and has its keys.
-        d_model (int): Width of the model.
-        max_steps (int): The last step.
-
-    Returns:
-        float: The learning rate.
-    """
+    """The learning rate of a step of a run."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model)
 
@@ -113,17 +91,7 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
-    """A scheduler that gives `optimizer` the learning rates of a run, whatever rate it was made with.
-
-    Args:
-        optimizer (Optimizer): Any optimizer of PyTorch.
-        training (TrainingSettings): The section of the recipe that selects the schedule and has its keys.
-        d_model (int): Width of the model.
-        max_steps (int): The last step.
-
-    Returns:
-        LambdaLR: To be stepped once after each optimizer step.
-    """
+    """A scheduler that gives `optimizer` the learning rates of a run, whatever rate it was made with."""
     # LambdaLR multiplies the rate that the optimizer was made with.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0

@@ -113,11 +113,7 @@ class TreeBackend(PyTorchBackend):
     tokenizer: PreTrainedTokenizerFast
 
     def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
-        """For each sentence of a batch its linearised trees, best first.
-
-        Raises:
-            ValueError: If a setting forbids trees, or the limit of a sentence is too short for a tree.
-        """
+        """For each sentence of a batch its linearised trees, best first."""
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
                 raise ValueError(f"`{name}` forbids symbols that a tree may need, and must be left out for a parser.")
@@ -225,11 +221,7 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """The whole sentence, because trees of its parts do not make a tree of the sentence.
-
-        Raises:
-            ValueError: If the sentence has more tokens than the model has positions.
-        """
+        """The whole sentence, because trees of its parts do not make a tree of the sentence."""
         length = len(segment.token_ids)
         positions = self.backend.max_positions
         if length > positions:

@@ -420,11 +420,7 @@ def _check_arrived(destination: Destination, commit: CommitInfo, staged: Path, e
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have equal ones.
-
-    Raises:
-        ValueError: If the checkpoint is damaged, its tokenizers do not fit the model, or its logits are not finite.
-    """
+    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have equal ones."""
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None

@@ -114,12 +114,7 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The keys of one YAML file, none of which may stand twice in a mapping.
-
-    Args:
-        path (Path): The file.
-        extending (Path, optional): The recipe that extends it.
-    """
+    """The keys of one YAML file, none of which may stand twice in a mapping."""
     remedy = f"; write into '{extending}' what `extends` means, relative to its folder" if extending else ""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))

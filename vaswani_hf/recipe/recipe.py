@@ -52,9 +52,6 @@ class Recipe(Settings):
         """Refuse a validation without data, and find what may be a mistake.
 
         Only a run needs this check: other commands use a recipe for its training data or its shape.
-
-        Returns:
-            list: Sentences for the user.
         """
         if not self.data.has_validation:
             patience = self.training.early_stopping_patience
@@ -98,16 +95,7 @@ class Recipe(Settings):
 
 
 def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
-    """Find a warm-up that is longer than the run.
-
-    Args:
-        training (TrainingSettings): The section of the recipe.
-        max_steps (int, optional): The number of steps of the run; None if it is unknown, because the recipe counts
-            epochs and no corpus has been read.
-
-    Returns:
-        list: A sentence for the user, or none.
-    """
+    """Find a warm-up that is longer than the run."""
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [

@@ -62,18 +62,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """The settings with these values.
-
-        Args:
-            values (dict): Values by the name of the field.
-            prefix (str): Precedes the name of a field in messages, such as "--".
-
-        Returns:
-            Settings: Checked.
-
-        Raises:
-            ValueError: If a key is unknown or missing, or a value is not possible. The message is one sentence.
-        """
+        """The settings with these values."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -86,15 +75,7 @@ class Settings(BaseModel):
 
 
 def sentence_of(error: ValidationError, prefix: str = "") -> str:
-    """The first fault of a set of values, in one sentence with the place, the value and what is expected.
-
-    Args:
-        error (ValidationError): An error of a class that is derived from `Settings`.
-        prefix (str): Precedes each place, such as "--" or "training.".
-
-    Returns:
-        str: Such as "`training.max_steps` must be greater than 0, but is -3."
-    """
+    """The first fault of a set of values, in one sentence with the place, the value and what is expected."""
     errors = error.errors(include_url=False)
     # A union has one error for each of its types. An error inside a list or a mapping says more than the other types.
     start = _place_of(errors[0])

@@ -136,11 +136,7 @@ class Task(Protocol):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """The tokenizers of another model as this task needs them.
-
-        Raises:
-            ValueError: If this task cannot use them. The message continues a sentence about the model.
-        """
+        """The tokenizers of another model as this task needs them."""
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
@@ -168,12 +164,5 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """What the card of a model says.
-
-        Args:
-            facts: The facts of the data as `data_facts` records them; they may be missing.
-            data: The section `data` of the recorded recipe; None without a record.
-            test: The recorded scores on the test split; they may be missing.
-            repo_id: The repository that the snippets load.
-        """
+        """What the card of a model says."""
         ...

@@ -39,18 +39,7 @@ from .checkpoints import number_of, scheduled_checkpoints
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """The mean of the weights of several checkpoints, summed in float32 with one checkpoint in memory at a time.
-
-    Args:
-        folders (list): Folders that hold weights of the same model.
-        file (str or list): The name of the file with the weights, or that of each folder.
-
-    Returns:
-        dict: Tensors by name, in the dtype of the first checkpoint.
-
-    Raises:
-        ValueError: If there is nothing to average or the checkpoints are not of one model.
-    """
+    """The mean of the weights of several checkpoints, summed in float32 with one checkpoint in memory at a time."""
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
@@ -69,21 +58,7 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """The last or the best checkpoints of a run, of those that an uninterrupted run has too.
-
-    Args:
-        run (Path): The output folder of the run.
-        last (int, optional): How many of the last ones.
-        best (int, optional): How many of those with the best validation, which the last one's log knows.
-        metric (str): "loss" or "bleu", for the best ones.
-        raw (bool): Of a run with a moving average, by the validation of the weights themselves.
-
-    Returns:
-        list: Folders, the last or the best one last.
-
-    Raises:
-        ValueError: If there is no such run, or it has not so many.
-    """
+    """The last or the best checkpoints of a run, of those that an uninterrupted run has too."""
     if not run.is_dir():
         raise ValueError(f"'{run}' must be the folder of a run, but there is none.")
     found = checkpoints_in(run)
@@ -110,15 +85,6 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
     The average has the recipe of the checkpoints if all have the same one, because they are of one run. Otherwise it has
     the first recorded recipe, and results.json names all checkpoints.
-
-    Args:
-        names (list): Folders, or repositories of the Hub: user/name or user/name@revision.
-        output (str or Path): A folder that is new or empty, and no numbered checkpoint.
-        raw (bool): Take the weights themselves of numbered checkpoints with a moving average, which is taken else.
-
-    Raises:
-        ValueError: If one is no checkpoint, is damaged, or is of another model or vocabulary than the first; if some numbered
-            checkpoints alone have a moving average; or if the output cannot be written there.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -138,11 +104,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """The file of each checkpoint with its moving average; what a run has ended with is one already, or has none.
-
-    Raises:
-        ValueError: If one numbered checkpoint has none and another one has.
-    """
+    """The file of each checkpoint with its moving average; what a run has ended with is one already, or has none."""
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
         if any(have) and not has and (folder / STATE_FILE).is_file():

@@ -197,11 +197,7 @@ class StopCallback(TrainerCallback):
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Start to judge the losses, and validate if a signal prevented the validation of the checkpoint.
-
-        Raises:
-            NothingLeftError: If the run is finished after that validation.
-        """
+        """Start to judge the losses, and validate if a signal prevented the validation of the checkpoint."""
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
         self.detector = DivergenceDetector(uniform, state.max_steps, logged)

@@ -159,9 +159,6 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """The checkpoints for the final weights: the last scheduled ones (averaging), the best (early stopping), or the last.
 
     `step` is the last step of the run. A damaged checkpoint is left out, and a line says so.
-
-    Raises:
-        ValueError: If no complete checkpoint is left.
     """
     last = folder / f"checkpoint-{step}"
     # The manifest states whether a checkpoint was scheduled.

@@ -47,14 +47,7 @@ def _final_files() -> list[str]:
 
 
 def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore.
-
-    Args:
-        folder (Path): The output folder, with all other files of the end.
-        recipe (str): The content of recipe.yaml.
-        results (str): The content of results.json.
-        training_pairs (dict): The digest of the training pairs.
-    """
+    """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore."""
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
@@ -64,14 +57,7 @@ def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, 
 
 
 def recorded_end(folder: Path) -> dict[str, Any]:
-    """What the manifest of a finished run says; nothing where there is none, or it is damaged.
-
-    Args:
-        folder (Path): The output folder.
-
-    Returns:
-        dict: `recipe` and `results`, the contents of these files; `training_pairs`; `files`, by name.
-    """
+    """What the manifest of a finished run says; nothing where there is none, or it is damaged."""
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
@@ -80,11 +66,7 @@ def recorded_end(folder: Path) -> dict[str, Any]:
 
 
 def restore_records(folder: Path) -> None:
-    """Restores the recipe and the results of a finished run from its manifest, and draws its picture again.
-
-    Args:
-        folder (Path): The output folder.
-    """
+    """Restores the recipe and the results of a finished run from its manifest, and draws its picture again."""
     recorded = recorded_end(folder)
     if not recorded:
         return
@@ -100,17 +82,7 @@ def restore_records(folder: Path) -> None:
 
 
 def fault_of_end(folder: Path) -> str:
-    """What is damaged or missing of a finished run.
-
-    Args:
-        folder (Path): The output folder.
-
-    Returns:
-        str: All faults; empty if there is none, or if neither a manifest nor a checkpoint is left to compare with.
-
-    Raises:
-        ValueError: If no checkpoint is left to make anything again from.
-    """
+    """What is damaged or missing of a finished run."""
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(damage(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
@@ -124,16 +96,7 @@ def fault_of_end(folder: Path) -> str:
 
 
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
-    """Writes model and tokenizers of a run into a folder within its output folder.
-
-    Args:
-        model (PreTrainedModel): The model with its final weights.
-        corpus (Corpus): Its tokenizers are saved too.
-        folder (Path): The output folder.
-
-    Returns:
-        Path: The folder that is written.
-    """
+    """Writes model and tokenizers of a run into a folder within its output folder."""
     staging = folder / FINAL_STAGING_FOLDER
     refuse_vanished(folder)
     shutil.rmtree(staging, ignore_errors=True)
@@ -144,12 +107,7 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
 
 
 def put_in_place(staging: Path, folder: Path) -> None:
-    """Moves the files that `stage_model` has written to their places, each of them whole.
-
-    Args:
-        staging (Path): Their folder.
-        folder (Path): The output folder.
-    """
+    """Moves the files that `stage_model` has written to their places, each of them whole."""
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,18 +118,7 @@ def put_in_place(staging: Path, folder: Path) -> None:
 def mend_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
-    """Makes the damaged and missing files of a finished run again. Its results stay, because its weights are the same.
-
-    Args:
-        folder (Path): The output folder.
-        model (PreTrainedModel): The model with its final weights.
-        corpus (Corpus): The data of the run.
-        recorded (dict): As from `recorded_end`.
-        score (Callable): Writes what the model gives for the test split.
-
-    Raises:
-        ValueError: If the weights are other ones than those that the run had ended with.
-    """
+    """Makes the damaged and missing files of a finished run again. Its results stay, because its weights are the same."""
     staging, faults = stage_model(model, corpus, folder), faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)

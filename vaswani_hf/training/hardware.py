@@ -22,14 +22,7 @@ WORKERS_OF_A_CORE = 16
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """The section `training` with decisions for this machine: bfloat16 if it pays, and processes that prepare batches.
-
-    Args:
-        training (TrainingSettings): The section of the recipe.
-        earlier (TrainingSettings, optional): The section that the run to be resumed has recorded, which decides.
-        model (Module): The model of the run, on the meta device.
-        streams (bool): The training data is a stream.
-    """
+    """The section `training` with decisions for this machine: bfloat16 if it pays, and processes that prepare batches."""
     # A build for GPUs names an accelerator although there is none.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
@@ -65,12 +58,7 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
 
 
 def described(training: AnyTraining, device: torch.device) -> str:
-    """What a run computes with, for its first lines.
-
-    Args:
-        training (TrainingSettings): As from `resolve_defaults`.
-        device (torch.device): The device of this process.
-    """
+    """What a run computes with, for its first lines."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -87,12 +75,7 @@ def described(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """The hardware of a run: "8 x NVIDIA H100", or the model of the CPU, its logical cores, and the threads in use.
-
-    Args:
-        device (torch.device): The device of each process.
-        num_processes (int): The number of processes.
-    """
+    """The hardware of a run: "8 x NVIDIA H100", or the model of the CPU, its logical cores, and the threads in use."""
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":

@@ -156,14 +156,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def with_kept_tokenizers(section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]) -> TokenizerSettings:
-    """The section `tokenizer` that describes the tokenizers of the base.
-
-    Args:
-        section (TokenizerSettings): The section of the recipe.
-        bases (dict): As from `find_bases`.
-        task (Task): The task of the recipe.
-        tags (sequence): The tags that the vocabulary must have.
-    """
+    """The section `tokenizer` that describes the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -221,11 +214,7 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Put the weights of the bases into the untrained model of a run. Embeddings of unknown pieces stay as they are.
-
-    Returns:
-        str: What was done, in words.
-    """
+    """Put the weights of the bases into the untrained model of a run. Embeddings of unknown pieces stay as they are."""
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0
     for stack, base in bases.items():
@@ -270,12 +259,7 @@ def _tables(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """The weights of parts of a model. A tied table belongs to each part that has it.
-
-    Args:
-        model (Module): The model, or one on the meta device.
-        names (list): Modules or weights, with or without the prefix `model.`, such as `encoder` or `decoder.layers.0`.
-    """
+    """The weights of parts of a model. A tied table belongs to each part that has it."""
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
     found: dict[int, nn.Parameter] = {}

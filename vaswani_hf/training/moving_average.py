@@ -56,9 +56,5 @@ class MovingAverage(TrainerCallback):
             weight.copy_(value)
 
     def save(self, folder: Path) -> None:
-        """Writes the averages beside the weights of a checkpoint, under their names and in float32.
-
-        Args:
-            folder (Path): The checkpoint.
-        """
+        """Writes the averages beside the weights of a checkpoint, under their names and in float32."""
         save_file({name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE)

@@ -256,11 +256,7 @@ def _paper_steps(length: int) -> list[tuple[int, float]]:
 
 
 def gpu_rate(name: str) -> float:
-    """The sustained FLOPs per second of a GPU, named in any case (footnote 5).
-
-    Raises:
-        ValueError: If the paper does not give it.
-    """
+    """The sustained FLOPs per second of a GPU, named in any case (footnote 5)."""
     if name.upper() not in PAPER_GPUS:
         raise ValueError(
             f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "

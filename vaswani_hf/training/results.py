@@ -83,20 +83,7 @@ def results_of_run(
     steps: list[int],
     before: dict[str, Any],
 ) -> str:
-    """Score the saved checkpoint on the test split, and draw the picture of the training.
-
-    Args:
-        trainer: The trainer after its training.
-        model: The model with its final weights.
-        data: The section of the recipe.
-        asked: As from `asked_of`.
-        search: The names of the settings of the search.
-        steps: The steps of the checkpoints whose weights were averaged.
-        before: The cost of the training if the run had come to this end before; otherwise empty.
-
-    Returns:
-        str: The content of results.json, which is written last and says that the run is finished.
-    """
+    """Score the saved checkpoint on the test split, and draw the picture of the training."""
     folder, corpus = Path(trainer.args.output_dir), trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}

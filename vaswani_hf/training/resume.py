@@ -34,13 +34,7 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """True if a folder holds the results of a finished run of which the same is asked.
-
-    Args:
-        folder (Path): The output folder.
-        asked (dict): As from `asked_of`, for the recipe of now.
-        recorded (dict): As from `asked_of`, for the recipe that the run has recorded, in case its results lack a value.
-    """
+    """True if a folder holds the results of a finished run of which the same is asked."""
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
@@ -61,16 +55,7 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
 def check_earlier_run(
     folder: Path, training: AnyTraining, data: DataSettings, values: dict[str, Any], earlier: dict[str, Any] | None
 ) -> None:
-    """Refuse an output folder that holds a run which the recipe does not continue.
-
-    Args:
-        folder (Path): The output folder.
-        training (TrainingSettings): The section of the recipe.
-        data (DataSettings): The section of the recipe.
-        values (dict): The values of the published form of the recipe, by their places. On another machine, the data
-            may be in another folder.
-        earlier (dict, optional): The values of the recipe that the run has recorded.
-    """
+    """Refuse an output folder that holds a run which the recipe does not continue."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -128,13 +113,7 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that are not those of the run in a folder.
-
-    Args:
-        folder (Path): The output folder.
-        checkpoint (Path): The checkpoint to continue from, or the folder of the finished run.
-        pairs (dict): The digest of the training pairs.
-    """
+    """Refuse training pairs that are not those of the run in a folder."""
     before = facts_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(

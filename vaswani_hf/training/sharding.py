@@ -23,17 +23,7 @@ ZERO_STEP_FILE = "latest"
 
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
-    """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them.
-
-    Args:
-        accelerator (Accelerator): That of the run.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
-        training (AnyTraining): What the recipe asks for.
-
-    Raises:
-        ValueError: If FSDP1, ZeRO-3, DeepSpeed in bf16, a compiled model or what needs whole weights is asked for, or the
-            checkpoint was saved in another way.
-    """
+    """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them."""
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
         _refuse_another_way(checkpoint, f"{FSDP_MODEL_NAME}.bin", "FSDP", is_on=plugin is not None)
@@ -98,26 +88,12 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
-    """The autocast of a sharded model in bf16; nothing for others, whose `forward` accelerate has wrapped in it.
-
-    Args:
-        accelerator (Accelerator): That of the run.
-
-    Returns:
-        AbstractContextManager: Around the forward pass and the loss.
-    """
+    """The autocast of a sharded model in bf16; nothing for others, whose `forward` accelerate has wrapped in it."""
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
 def whole_model(model: Any) -> Any:
-    """The model, or where FSDP2 has sharded it a copy in one piece, on every process, that each may use in its own time.
-
-    Args:
-        model (Any): The model of the run, which all processes give at the same time.
-
-    Returns:
-        Any: The model itself where it is in one piece.
-    """
+    """The model, or where FSDP2 has sharded it a copy in one piece, on every process, that each may use in its own time."""
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}

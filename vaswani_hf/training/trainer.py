@@ -58,12 +58,7 @@ class DivergedRunError(Exception):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """The most positions on each side that a processor computes at once; None if it computes whole batches.
-
-    Args:
-        training (AnyTraining): The batches.
-        d_model (int): The width of the model.
-    """
+    """The most positions on each side that a processor computes at once; None if it computes whole batches."""
     positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # Parts would give a compiled model more shapes.
@@ -270,16 +265,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return torch.stack([diverged, loss])
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """The error that ends a run whose loss or gradient is not finite, or has exploded.
-
-        Args:
-            what (str): What happened.
-            step (int): The step, from 1 on.
-            good_until (int): The last step at which the run was well.
-
-        Returns:
-            DivergedRunError: To be raised.
-        """
+        """The error that ends a run whose loss or gradient is not finite, or has exploded."""
         training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
         key = SCHEDULES[training.lr_scheduler_type].rate_key
@@ -422,18 +408,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 def training_arguments(
     training: AnyTraining, output_dir: str, seed: int, *, validates: bool
 ) -> Seq2SeqTrainingArguments:
-    """The arguments of transformers' Trainer for a run.
-
-    Args:
-        training (AnyTraining): The optimisation.
-        output_dir (str): The output folder.
-        seed (int): The seed of the run.
-        validates (bool): There is a validation split.
-
-    Returns:
-        Seq2SeqTrainingArguments: `VaswaniTrainer` sets batches, optimizer and schedule, and the number of steps if the
-        recipe gives epochs.
-    """
+    """The arguments of transformers' Trainer for a run."""
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         max_grad_norm=training.max_grad_norm,

@@ -53,18 +53,7 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """The translator of a folder that `vaswani export --format ctranslate2` wrote.
-
-    Args:
-        name_or_path (str or Path): The folder.
-        device (str, optional): The device; a GPU if CTranslate2 finds one by default.
-        ensemble (sequence): Must be empty, because CTranslate2 has no ensembles.
-        dtype: Must be None, because the folder has its own.
-        quantization: Must be None, because the folder has its own.
-
-    Raises:
-        ValueError: If an ensemble, a dtype or a quantization is given, or the folder holds no such model.
-    """
+    """The translator of a folder that `vaswani export --format ctranslate2` wrote."""
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise ValueError(

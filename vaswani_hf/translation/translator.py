@@ -97,12 +97,7 @@ class Translator(translator_vaswani.Translator):
             choose_dtype(self, requests, options)
 
     def settled(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """The requests, after the first of them have decided on the dtype if that is open.
-
-        Args:
-            requests (Iterable): All requests, from the first one.
-            options (TranslationOptions): How they are translated. A window of requests is read at a time.
-        """
+        """The requests, after the first of them have decided on the dtype if that is open."""
         requests = iter(requests)
         first: list[Any] = []
         # Blank lines decide nothing.

@@ -20,17 +20,7 @@ class AdamSettings(Settings):
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW in PyTorch's fused form; biases and layer norms have no decay, as in the Trainer of transformers.
-
-    Args:
-        model (Module): The model; frozen weights are left out.
-        settings (AdamSettings): Adam's numbers.
-        weight_decay (float): The share of a weight that a step at rate 1 removes; 0 makes AdamW equal to
-            Adam.
-
-    Returns:
-        AdamW: The first group has the weights that decay, the second group has the others.
-    """
+    """AdamW in PyTorch's fused form; biases and layer norms have no decay, as in the Trainer of transformers."""
     decaying = []
     others = []
     for name, weight in model.named_parameters():

@@ -24,13 +24,6 @@ LEAST_SIDE_IN_BFLOAT16 = 128
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
     """A matrix with the singular vectors of another one, and singular values near 1, by Newton and Schulz's
     iteration.
-
-    Args:
-        matrix (torch.Tensor): [rows, columns] float.
-        in_bfloat16 (bool): Compute in bfloat16, as PyTorch's Muon does, instead of float32.
-
-    Returns:
-        torch.Tensor: The same shape and type.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
@@ -134,16 +127,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """The optimizer of a model: AdamW has the embeddings, the output projection, the norms and the biases.
-
-    Args:
-        model (Module): Its stacks have their layers under the name `layers`.
-        settings (AdamWSettings): The numbers of AdamW, and the decay of the matrices.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16.
-
-    Returns:
-        MuonAndAdamW: The optimizer.
-    """
+    """The optimizer of a model: AdamW has the embeddings, the output projection, the norms and the biases."""
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
@@ -151,11 +135,7 @@ def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> Muon
 
 
 def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights that Muon is for: the matrices of the layers.
-
-    Args:
-        model (Module): Its stacks have their layers under the name `layers`.
-    """
+    """The weights that Muon is for: the matrices of the layers."""
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 

@@ -12,14 +12,7 @@ REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstan
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
-    """The regulariser that a recipe turns on.
-
-    Args:
-        training (AnyTraining): The section of the recipe that has the keys of the regularisers.
-
-    Returns:
-        Regularizer: None if the recipe turns on none.
-    """
+    """The regulariser that a recipe turns on."""
     for entry in REGULARIZERS.values():
         # The tasks without an encoder and a decoder have fewer keys.
         if getattr(training, entry.strength, 0):

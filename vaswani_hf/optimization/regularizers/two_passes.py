@@ -42,15 +42,7 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings of the second pass.
-
-        Args:
-            states (torch.Tensor): [B, S or T, D], the embeddings of the first pass.
-            ids (torch.Tensor): [B, S or T] int64, their tokens.
-
-        Returns:
-            torch.Tensor: [B, S or T, D].
-        """
+        """The embeddings of the second pass."""
         return states
 
     def __call__(
