@@ -22,7 +22,7 @@ training: {max_steps: 2}
 """
 
 
-def damage(path, how):
+def verify_manifest(path, how):
     content = path.read_bytes()
     path.unlink()
     if how == "a folder":
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
     folder = tiny_checkpoint(two_vocabularies=True)
     content = (folder / file).read_bytes()
     for how in ("{", "[]", "half", "a folder"):
-        damage(folder / file, how)
+        verify_manifest(folder / file, how)
         refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_FILE if how == 'a folder' else NO_OBJECT}")
         (folder / file).rmdir() if how == "a folder" else (folder / file).unlink()
         (folder / file).write_bytes(content)
@@ -81,7 +81,7 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
 )
 def test_a_tokenizer_that_cannot_do_what_it_must(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
     folder = tiny_checkpoint()
-    damage(folder / file, content)
+    verify_manifest(folder / file, content)
     refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
 
 

@@ -77,7 +77,7 @@ def wait_for_the_first(rank, folder) -> list:
         return rank
 
     processes = Processes()
-    return [processes.by_first(slowly), processes.first_alone(lambda: (folder / "corpus").read_text() + str(rank))]
+    return [processes.run_on_main(slowly), processes.main_process_first(lambda: (folder / "corpus").read_text() + str(rank))]
 
 
 def fail_in_first(rank, folder) -> str | int:
@@ -86,7 +86,7 @@ def fail_in_first(rank, folder) -> str | int:
     def refuse():
         raise ValueError("The corpus is empty.")
 
-    return _end_of(lambda: Processes().by_first(refuse))
+    return _end_of(lambda: Processes().run_on_main(refuse))
 
 
 def fail_in_second(rank, folder) -> str | int:
@@ -96,7 +96,7 @@ def fail_in_second(rank, folder) -> str | int:
         if rank == 1:
             raise OSError("No space left on device")
 
-    return _end_of(lambda: Processes().together(write))
+    return _end_of(lambda: Processes().run_all_or_exit(write))
 
 
 def _end_of(work) -> str | int:

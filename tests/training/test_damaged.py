@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from vaswani_hf.checkpoint.manifest import damage, facts_of, seal
+from vaswani_hf.checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training.resume import find_checkpoint
 
@@ -51,7 +51,7 @@ def newest(copied):
     for name in OTHERS:
         (checkpoint / name).parent.mkdir(exist_ok=True)
         (checkpoint / name).write_bytes(random.Random(name).randbytes(99))
-    seal(checkpoint, facts_of(checkpoint))
+    write_manifest(checkpoint, metadata_of(checkpoint))
     return checkpoint
 
 
@@ -77,15 +77,15 @@ def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newe
 
 def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):
     path = newest / "manifest.json"
-    content, facts = path.read_bytes(), facts_of(newest)
+    content, facts = path.read_bytes(), metadata_of(newest)
     for place in range(0, len(content) * 8, 29):
         flipped = bytearray(content)
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
-        assert damage(newest), flipped[max(0, place // 8 - 20) : place // 8 + 20]
+        assert verify_manifest(newest), flipped[max(0, place // 8 - 20) : place // 8 + 20]
     path.write_bytes(content)
-    assert damage(newest) is None
-    assert facts_of(newest) == facts
+    assert verify_manifest(newest) is None
+    assert metadata_of(newest) == facts
 
 
 def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_sentence(run, tmp_path, capsys):
@@ -107,4 +107,4 @@ def test_a_manifest_of_an_earlier_version_without_a_hash_of_itself_is_read(newes
     # They did not say whether a validation was made, either.
     lines = [line for line in lines if '"validated"' not in line]
     path.write_text("\n".join([*lines[:-3], "  }", "}"]))
-    assert damage(newest) is None
+    assert verify_manifest(newest) is None

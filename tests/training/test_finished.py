@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.checkpoint.manifest import damage
+from vaswani_hf.checkpoint.manifest import verify_manifest
 from vaswani_hf.data.toy_corpora import number_pairs
 
 FINAL = (
@@ -38,7 +38,7 @@ def same_end(folder, expected):
     found = contents(folder)
     assert {name for name in expected if found.get(name) != expected[name]} == set()
     assert found.keys() == expected.keys()
-    assert damage(folder) is None
+    assert verify_manifest(folder) is None
     return True
 
 
@@ -82,7 +82,7 @@ def test_weights_are_made_again_from_an_earlier_checkpoint_where_the_last_one_is
     # The log has other times.
     found = contents(copied)
     assert {name for name in expected if found[name] != expected[name]} <= {"metrics.jsonl", "training_curve.png"}
-    assert damage(copied) is None
+    assert verify_manifest(copied) is None
 
 
 def test_without_checkpoints_what_cannot_be_made_again_is_named_and_nothing_is_changed(run, vaswani, copied):
@@ -154,7 +154,7 @@ def test_a_run_without_a_whole_manifest_is_ended_again(run, copied, damaged):
     assert changed <= {"recipe.yaml", "results.json", "manifest.json"}
     training = [json.loads(of["results.json"])["training"] for of in (found, expected)]
     assert training[0] == training[1]
-    assert damage(copied) is None
+    assert verify_manifest(copied) is None
 
 
 def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, vaswani, tmp_path):
@@ -191,7 +191,7 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, vasw
 
 def test_a_run_that_goes_on_has_no_earlier_end(run, copied):
     run("run", "--resume=true", "--max_steps=10")
-    assert damage(copied) is None
+    assert verify_manifest(copied) is None
     assert json.loads((copied / "results.json").read_text())["training"]["steps"] == 10
     recorded = json.loads((copied / "manifest.json").read_text())
     assert recorded["recipe"] == (copied / "recipe.yaml").read_text()

@@ -16,7 +16,7 @@ from tiny_runs import RECIPE
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.processes import Processes
-from vaswani_hf.training.stopping import Stop
+from vaswani_hf.training.stopping import GracefulShutdown
 
 # Launchers and schedulers kill 30 seconds after they have asked. What a signal interrupts here takes longer.
 IN_TIME = 30.0
@@ -104,7 +104,7 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
 def test_a_run_does_not_wait_for_processes_that_it_has_begun():
     # The trace of an error holds those that load data.
     began = time.monotonic()
-    with Stop().listening(Processes()):
+    with GracefulShutdown().listening(Processes()):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
         child.start()
     seconds = time.monotonic() - began
@@ -124,7 +124,7 @@ def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
             return len(content)
 
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Screen())))
-    stop = Stop()
+    stop = GracefulShutdown()
     with stop.listening(Processes()):
         print("step 1/10", flush=True)
     assert stop.received == signal.SIGTERM
@@ -133,7 +133,7 @@ def test_a_signal_may_come_while_a_line_is_printed(monkeypatch):
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        stop = Stop()
+        stop = GracefulShutdown()
         with stop.listening(Processes()):
             signal.raise_signal(signal.SIGINT)
             child = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=(signal.SIGINT,))
@@ -162,7 +162,7 @@ def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     for place in (socket.gethostname(), None):
         # A fork of this process, which has threads, may hang before it can be ended.
         with subprocess.Popen(["sleep", "120"]) as child:
-            with Stop().listening(Two(place)):
+            with GracefulShutdown().listening(Two(place)):
                 os.kill(os.getpid(), signal.SIGTERM)
                 with pytest.raises(subprocess.TimeoutExpired) if place else contextlib.nullcontext():
                     assert child.wait(0.5 if place else 60) == -signal.SIGTERM

@@ -13,7 +13,7 @@ from typing import Any
 from .files import MANIFEST_FILE, write_whole
 
 
-def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
+def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
     """Write the manifest of a folder."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -27,7 +27,7 @@ def seal(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | byte
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """The manifest of these files, as JSON; see `seal`."""
+    """The manifest of these files, as JSON; see `write_manifest`."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
@@ -56,12 +56,12 @@ def describe(file: Path | bytes) -> dict[str, Any]:
         return {"size": file.stat().st_size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
-    """The facts of the manifest of a complete checkpoint, as they were given to `seal`."""
+def metadata_of(folder: Path) -> dict[str, Any]:
+    """The facts of the manifest of a complete checkpoint, as they were given to `write_manifest`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
-def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
+def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
     """The first fault of a checkpoint; None if there is none. See `faults_of`."""
     return next(iter(faults_of(folder, names).values()), None)
 

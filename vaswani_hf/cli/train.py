@@ -17,6 +17,6 @@ def run(options: TrainOptions) -> None:
     from ..training.processes import Outliving, Processes
 
     # One process of several reads the recipe and reports its faults.
-    recipe = Processes().by_first(lambda: load_recipe(options.recipe, options.overrides))
+    recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
     with redirect_stderr(Outliving(sys.stderr)):
         train(recipe)

@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder, write_whole
-from ..checkpoint.manifest import damage, seal
+from ..checkpoint.manifest import verify_manifest, write_manifest
 from ..checkpoint.tokenizers import save_tokenizers
 from ..settings.sections import TokenizerSettings
 from ..version import __version__
@@ -52,7 +52,7 @@ def write_tokenizers(
         **kind,
     }
     kept = cache / f"tokenizers-{_key(pairs, options)}"
-    if damage(kept) is not None:
+    if verify_manifest(kept) is not None:
         if not os.access(cache, os.W_OK):
             train(folder)
             return
@@ -63,7 +63,7 @@ def write_tokenizers(
             try:
                 unfinished.mkdir()
                 train(unfinished)
-                seal(unfinished, {})
+                write_manifest(unfinished, {})
                 unfinished.rename(kept)
             except OSError:
                 # Another run may have been faster. Its tokenizers are the same.

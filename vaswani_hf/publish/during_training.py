@@ -31,7 +31,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import verify_download
-from ..checkpoint.manifest import damage, facts_of, seal
+from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
@@ -131,7 +131,7 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
     """Write the files that a resumed run needs into a new folder, with a manifest of them."""
     ignored = shutil.ignore_patterns(*_NOT_RESUMED)
     shutil.copytree(checkpoint, folder, copy_function=_link_or_copy, ignore=ignored)
-    seal(folder, facts_of(checkpoint))
+    write_manifest(folder, metadata_of(checkpoint))
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
@@ -218,7 +218,7 @@ def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = No
 
 def _step_of_whole(checkpoint: Path) -> int:
     """The step of a downloaded checkpoint that is complete."""
-    fault = damage(checkpoint)
+    fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
     # The step becomes a path.

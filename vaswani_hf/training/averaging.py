@@ -30,7 +30,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.kinds import KINDS
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
-from ..checkpoint.manifest import damage
+from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
@@ -142,7 +142,7 @@ def _refuse_another_model(
 ) -> None:
     # The files of a finished run may have been changed on purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
-    fault = damage(folder) if is_numbered else None
+    fault = verify_manifest(folder) if is_numbered else None
     if fault:
         raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
     check_config(folder, name, (model.config.model_type,))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
-from ..checkpoint.manifest import facts_of
+from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished
 from .processes import say
@@ -201,7 +201,7 @@ class StopCallback(TrainerCallback):
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
         self.detector = DivergenceDetector(uniform, state.max_steps, logged)
-        if self.checkpoint is not None and not facts_of(self.checkpoint).get("validated", True):
+        if self.checkpoint is not None and not metadata_of(self.checkpoint).get("validated", True):
             self._validate_again(args, state, control)
             if state.global_step >= state.max_steps or control.should_training_stop:
                 raise NothingLeftError

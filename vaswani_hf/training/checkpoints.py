@@ -25,7 +25,7 @@ from ..checkpoint.files import (
     scores_by_step,
 )
 from ..checkpoint.locks import is_replaced
-from ..checkpoint.manifest import damage, facts_of, seal
+from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..optimization.section import AnyTraining
 from .processes import say
 
@@ -60,7 +60,7 @@ def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
     """Write the manifest of a staged checkpoint with these facts, and move the checkpoint to its place in the run."""
     open_to_readers(staged)
-    seal(staged, facts)
+    write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
         # An earlier checkpoint of this step is damaged, or its validation was interrupted.
@@ -95,7 +95,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     deleted = []
     for checkpoint in checkpoints:
         # The end of the run names the checkpoints with a damaged manifest, so that they stay.
-        is_named_later = damage(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
+        is_named_later = verify_manifest(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
         if checkpoint not in kept and not is_named_later:
             deleted.append(checkpoint)
     _delete(folder, deleted)
@@ -148,7 +148,7 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
     found = []
     for checkpoint in checkpoints:
         try:
-            if facts_of(checkpoint).get("scheduled"):
+            if metadata_of(checkpoint).get("scheduled"):
                 found.append(checkpoint)
         except (OSError, ValueError):
             continue
@@ -199,7 +199,7 @@ def number_of(checkpoint: Path) -> int:
 
 
 def _is_damaged(checkpoint: Path, names: list[str]) -> bool:
-    fault = damage(checkpoint, names)
+    fault = verify_manifest(checkpoint, names)
     if fault:
         say(f"'{checkpoint}' takes no part in the final weights: {fault}")
     return fault is not None

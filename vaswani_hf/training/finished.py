@@ -24,7 +24,7 @@ from ..checkpoint.files import (
     open_to_readers,
     write_whole,
 )
-from ..checkpoint.manifest import damage, describe, faults_of, read_manifest, seal
+from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_manifest, write_manifest
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
 from ..tasks import TASKS
@@ -46,12 +46,12 @@ def _final_files() -> list[str]:
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
-def seal_run(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+def write_end(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore."""
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
-    seal(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
+    write_manifest(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
     write_whole(folder / RECIPE_FILE, recipe)
     write_whole(folder / RESULTS_FILE, results)
 
@@ -76,7 +76,7 @@ def restore_records(folder: Path) -> None:
         write_whole(folder / name, texts[name])
     if CURVE_FILE in faults:
         draw_curve(folder, json.loads(recorded["results"])["training"]["steps"])
-    restored = [fault for name, fault in faults.items() if damage(folder, [name]) is None]
+    restored = [fault for name, fault in faults.items() if verify_manifest(folder, [name]) is None]
     if restored:
         say(f"restored in '{folder}': {'; '.join(restored)}")
 
@@ -84,7 +84,7 @@ def restore_records(folder: Path) -> None:
 def fault_of_end(folder: Path) -> str:
     """What is damaged or missing of a finished run."""
     fault = "; ".join(faults_of(folder).values())
-    if not fault or any(damage(checkpoint) is None for checkpoint in checkpoints_in(folder)):
+    if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
     if recorded_end(folder):
         raise ValueError(
@@ -136,4 +136,4 @@ def mend_run(
     others = faults_of(folder)
     if others:
         say(f"made again, but not to the same bytes: {', '.join(others)}")
-    seal_run(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])
+    write_end(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

@@ -79,26 +79,26 @@ class Processes:
         dist.all_gather_object(items, item, group=self._group)
         return items
 
-    def by_first(self, function: Callable[[], _T]) -> _T:
+    def run_on_main(self, function: Callable[[], _T]) -> _T:
         """Call a function in the first process and give its result, which must be picklable, to all processes.
 
         If the function fails, all processes end. The first process raises the error.
         """
         return self._after_first(function, share=True)[0]
 
-    def first_alone(self, function: Callable[[], _T]) -> _T:
+    def main_process_first(self, function: Callable[[], _T]) -> _T:
         """Call a function in the first process, then in all other processes, which find the files of the first one.
 
         Other machines may not see these files. On each of them one process goes before the others.
         """
         results = self._after_first(function, share=False)
         if not results:
-            results = self.together(lambda: [function()] if self._is_first_here else [])
+            results = self.run_all_or_exit(lambda: [function()] if self._is_first_here else [])
         elif self._group is not None:
-            self.together(lambda: None)
+            self.run_all_or_exit(lambda: None)
         return results[0] if results else function()
 
-    def together(self, function: Callable[[], _T]) -> _T:
+    def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
         """Call a function in all processes at once. If it fails in one process, all processes end."""
         try:
             result = function()

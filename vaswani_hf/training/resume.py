@@ -14,7 +14,7 @@ from ..checkpoint.files import (
     checkpoints_in,
     step_of,
 )
-from ..checkpoint.manifest import damage, facts_of
+from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
@@ -86,7 +86,7 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
     """The newest whole checkpoint of the run in a folder, None if there is none yet; newer ones that are damaged are named."""
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
-        fault = damage(checkpoint)
+        fault = verify_manifest(checkpoint)
         if fault is None:
             for sentence in faults:
                 say(f"{sentence}; going on from '{checkpoint.name}'")
@@ -108,13 +108,13 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
     """True if the run has ended at its newest checkpoint because it did not get better."""
-    is_scheduled = facts_of(checkpoint).get("scheduled", False)
+    is_scheduled = metadata_of(checkpoint).get("scheduled", False)
     return is_scheduled and has_lost_patience(TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training)
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
     """Refuse training pairs that are not those of the run in a folder."""
-    before = facts_of(checkpoint).get("training_pairs", pairs)
+    before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(
             f"The training pairs are not those that the run in '{folder}' was begun with ({_counted(pairs)} now, "
@@ -138,7 +138,7 @@ def _counted(pairs: dict[str, Any]) -> str:
 
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
-    facts, accumulation = facts_of(checkpoint), training.gradient_accumulation_steps
+    facts, accumulation = metadata_of(checkpoint), training.gradient_accumulation_steps
     before = facts["processes"] * facts["gradient_accumulation_steps"]
     if num_processes * accumulation == before:
         return

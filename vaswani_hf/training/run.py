@@ -32,7 +32,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
-from ..checkpoint.manifest import damage, facts_of
+from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..data.columns import keep_free_memory
 from ..data.corpus import Corpus
 from ..model.configuration_vaswani import VaswaniConfig
@@ -63,8 +63,8 @@ from .finished import (
     put_in_place,
     recorded_end,
     restore_records,
-    seal_run,
     stage_model,
+    write_end,
 )
 from .hardware import described, resolve_defaults
 from .initialization import (
@@ -95,7 +95,7 @@ from .resume import (
     refuse_other_data,
     stopped_early,
 )
-from .stopping import INTERRUPTED, Interrupt, Stop
+from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
 # What gloo and NCCL say of a process that is no more there.
@@ -128,7 +128,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     # Normalise first: `a/../b` changes its meaning once `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
-    processes, stop = Processes(), Stop()
+    processes, stop = Processes(), GracefulShutdown()
     try:
         with (
             stop.listening(processes),
@@ -137,7 +137,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
             _locked(folder, processes),
         ):
             return _train(recipe, processes, stop)
-    except Interrupt:
+    except ShutdownRequested:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
         raise InterruptedRunError(_interruption(folder)) from None
@@ -152,12 +152,12 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
             with naming_the_folder(folder):
                 stack.enter_context(locked_run(folder))
 
-        processes.by_first(lock)
+        processes.run_on_main(lock)
         yield
 
 
 @contextlib.contextmanager
-def _naming_lost(folder: Path, stop: Stop) -> Iterator[None]:
+def _naming_lost(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -165,7 +165,7 @@ def _naming_lost(folder: Path, stop: Stop) -> Iterator[None]:
             raise
         if stop.received:
             # Another process was the first to end.
-            raise Interrupt from error
+            raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, and this one with it; look why, and continue with "
             "`--resume true`."
@@ -178,33 +178,33 @@ def _interruption(folder: Path) -> str:
     return f"The run was interrupted, {place}; continue with `--resume true`."
 
 
-def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
+def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
     folder, training, publishing = Path(recipe.output_dir), recipe.training, recipe.publishing
     if training.resume and publishing.hub_model_id:
         repo_id = publishing.hub_model_id
-        processes.by_first(lambda: fetch_checkpoints(folder, repo_id, training))
-    earlier = processes.by_first(lambda: _earlier_recipe(folder) if training.resume else None)
-    recipe = processes.by_first(lambda: resolve(recipe, earlier))
+        processes.run_on_main(lambda: fetch_checkpoints(folder, repo_id, training))
+    earlier = processes.run_on_main(lambda: _earlier_recipe(folder) if training.resume else None)
+    recipe = processes.run_on_main(lambda: resolve(recipe, earlier))
     training = recipe.training
-    processes.by_first(lambda: refuse_another_run(recipe, earlier))
-    finished = processes.by_first(lambda: has_ended(recipe, earlier))
-    fault = processes.by_first(lambda: fault_of_end(folder) if finished else "")
+    processes.run_on_main(lambda: refuse_another_run(recipe, earlier))
+    finished = processes.run_on_main(lambda: has_ended(recipe, earlier))
+    fault = processes.run_on_main(lambda: fault_of_end(folder) if finished else "")
     if finished and not fault:
-        processes.by_first(lambda: _refuse_other_data(recipe))
+        processes.run_on_main(lambda: _refuse_other_data(recipe))
         if processes.is_first:
             _publish_again(recipe, earlier)
         return read_results(folder)
-    _warn(processes.by_first(recipe.check_training), processes)
+    _warn(processes.run_on_main(recipe.check_training), processes)
     if fault and processes.is_first:
         say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
     # Refuse names of parts that the model will not have, before anything is read.
     frozen_weights(_planned_model(recipe), training.frozen)
-    checkpoint = processes.by_first(lambda: _newest_checkpoint(folder, training, processes.count))
-    processes.by_first(lambda: _prepare_folder(recipe))
-    corpus = processes.first_alone(lambda: _load_corpus(recipe, processes, checkpoint))
+    checkpoint = processes.run_on_main(lambda: _newest_checkpoint(folder, training, processes.count))
+    processes.run_on_main(lambda: _prepare_folder(recipe))
+    corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = build_model(recipe, corpus)
     if checkpoint is None:
-        begun = processes.first_alone(lambda: _begin(model, recipe, corpus))
+        begun = processes.main_process_first(lambda: _begin(model, recipe, corpus))
         if begun and processes.is_first:
             say(begun)
     for weight in frozen_weights(model, training.frozen):
@@ -219,10 +219,10 @@ def _train(recipe: Recipe, processes: Processes, stop: Stop) -> dict[str, Any]:
         # Epochs are turned into steps after the corpus was read.
         _warn(check_warmup(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, publishing)
-    processes.by_first(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=finished))
+    processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=finished))
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
-    processes.by_first(lambda: finish_run(recipe, trainer))
+    processes.run_on_main(lambda: finish_run(recipe, trainer))
     if processes.is_first:
         # The other processes need not wait for a push.
         push_result(recipe.output_dir, publishing)
@@ -236,7 +236,7 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 
 def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
-    if checkpoint is None or not facts_of(checkpoint).get("validated", True):
+    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
         return False
     return step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, trainer.training)
 
@@ -372,7 +372,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = recorded_end(folder)
         if end:
-            seal_run(folder, text, end["results"], end["training_pairs"])
+            write_end(folder, text, end["results"], end["training_pairs"])
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
@@ -476,7 +476,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     # That of the trainer may be sharded.
     model = build_model(recipe, corpus)
     steps: list[int] = []
-    if recorded and damage(folder, [WEIGHTS_FILE]) is None:
+    if recorded and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
     else:
         step = trainer.state.global_step or trainer.start_step
@@ -501,7 +501,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             before=before,
         )
         refuse_vanished(folder)
-        seal_run(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
+        write_end(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:

@@ -32,11 +32,11 @@ SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
 
-class Interrupt(BaseException):
+class ShutdownRequested(BaseException):
     """A signal arrived where nothing has to be saved. No `except Exception` of a library catches it."""
 
 
-class Stop:
+class GracefulShutdown:
     """Receives the signals of a process, forwards them, and ends the process if it does not end in time.
 
     Attributes:
@@ -94,7 +94,7 @@ class Stop:
 
     @contextlib.contextmanager
     def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Raise Interrupt inside the block, in the main thread, if a signal arrives or has arrived.
+        """Raise ShutdownRequested inside the block, in the main thread, if a signal arrives or has arrived.
 
         `sentence` gives the message that is printed if the process does not react in time.
         """
@@ -103,7 +103,7 @@ class Stop:
         self._raises = True
         try:
             if self.received:
-                raise Interrupt
+                raise ShutdownRequested
             yield
         finally:
             self.sentence = earlier_sentence
@@ -133,7 +133,7 @@ class Stop:
         self.received = number
         self._first_came = time.monotonic()
         if self._raises:
-            raise Interrupt
+            raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
             # Python refuses to print if the signal arrived while a line was being printed.
@@ -184,7 +184,7 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-_LISTENING: list[Stop] = []
+_LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..checkpoint.files import STREAM_FILE, step_of
-from ..checkpoint.manifest import facts_of
+from ..checkpoint.manifest import metadata_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import TokenBudgetSampler, cut_into_parts
 from ..data.columns import PairRows, pair_lengths
@@ -46,7 +46,7 @@ from .checkpoints import (
 from .moving_average import MovingAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, whole_model
-from .stopping import Interrupt, Stop
+from .stopping import GracefulShutdown, ShutdownRequested
 
 # What a processor computes at once, in numbers of a state of all positions of a side. Smaller parts of a batch have less
 # padding and take less memory, until what each part costs takes more than that gains.
@@ -106,12 +106,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # The batches that this process, or an equal share of the processes before it was resumed, has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
         # Numbers of the device are read when they are logged, which a GPU need not wait for.
-        self.target_tokens_seen: Any = facts_of(checkpoint)["target_tokens"] if checkpoint else 0
+        self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
         # The first step of losses that are too high, if the last one was.
         self.suspect_since: int | None = None
-        self.stop = Stop()
+        self.stop = GracefulShutdown()
         # A signal came before the validation of this step was done.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
@@ -279,15 +279,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial) -> None:
         """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
         folder = Path(self.args.output_dir)
-        self.processes.by_first(lambda: self._make_room(folder))
+        self.processes.run_on_main(lambda: self._make_room(folder))
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
             # Each process writes the state of its generators.
             save = super()._save_checkpoint
-            self.processes.together(lambda: save(model, trial))
+            self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
-            self.processes.by_first(lambda: self._complete_checkpoint(folder))
+            self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
             # Half a checkpoint would take the room that is left. The whole one that it was to replace comes back first, and
             # where that fails nothing is deleted, and the error remains the one that is said.
@@ -388,7 +388,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         try:
             with self.stop.ending_at_once(self.stop.sentence):
                 share = compute()
-        except Interrupt:
+        except ShutdownRequested:
             share = None
         self.model.train(was_training)
         shares = self.processes.gather(share)
