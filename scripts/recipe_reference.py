@@ -91,8 +91,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
     return getattr(owner, "attr", getattr(owner, "id", "")), name
 
 
-def use_of(section: str, key: str) -> str | None:
-    """The file of the package that reads a key, as an attribute or by the name of a kind of files."""
+def uses_of(section: str, key: str) -> list[str]:
+    """The files of the package that read a key, as an attribute or by the name of a kind of files."""
     owners, places = OWNERS[section]
     _, _, kind = key.partition("_")
     found = []
@@ -115,7 +115,7 @@ def use_of(section: str, key: str) -> str | None:
     def rank(name: str) -> list[bool]:
         return [name in FIELDS_AND_METHODS, *(not name.startswith(place) for place in places)]
 
-    return min(found, key=rank, default=None)
+    return sorted(found, key=rank)
 
 
 def file_of_field(section: str, key: str) -> str:
@@ -203,7 +203,7 @@ def page() -> str:
                 range_words(field),
                 description(found),
             ]
-            cells += [file_of_field(section, key), use_of(section, key) or ""]
+            cells += [file_of_field(section, key), ", ".join(uses_of(section, key))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
     return "\n".join(lines)

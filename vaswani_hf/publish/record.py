@@ -23,9 +23,11 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def data_facts(data: DataSettings) -> dict[str, Any]:
     """The data of a run for its card and its results.json, without the folders that the data lies in."""
-    languages = {name: getattr(data, name, "") for name in ("source_language", "target_language", "language")}
+    # A task has one language or two.
     return {
-        **languages,
+        "source_language": getattr(data, "source_language", ""),
+        "target_language": getattr(data, "target_language", ""),
+        "language": getattr(data, "language", ""),
         "license": data_license(data),
         "attribution": data.attribution,
         "train": _split_facts(data, "train"),

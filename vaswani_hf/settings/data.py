@@ -147,7 +147,7 @@ class CorpusData(DataSettings):
     """The split of the dataset that the run is scored on."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
     """A number for each entry of the list of training files: how often an epoch has each example of that corpus, on
-    average. With 0.25 an epoch has a quarter of the corpus, and the next epoch has another quarter. With 2.5 an epoch
+    average. With 0.25 an epoch has a quarter of the corpus, chosen at random. With 2.5 an epoch
     has the corpus twice, and half of it a third time. The tokenizer is trained on each corpus once."""
     streaming: bool = False
     """Read the training data while the run trains, instead of preparing all of it before."""
