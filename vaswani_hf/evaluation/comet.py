@@ -44,13 +44,8 @@ def comet_scores(
 ) -> dict[str, list[float]]:
     """The COMET score of each sentence of each system. The score of a system is their mean.
 
-    Args:
-        model: A model such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt
-            file.
-        systems: The translations of each system, by its name.
-        sources: Sentences.
-        references: Their references.
-        device: "cpu" keeps COMET from the GPU; COMET takes a GPU if there is one by default.
+    `model` is a name such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
+    The device "cpu" keeps COMET from the GPU. COMET takes a GPU if there is one by default.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
