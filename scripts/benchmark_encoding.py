@@ -42,7 +42,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
             encodings = self._tokenizer.encode_batch_fast(texts)
             return pyarrow.array([encoding.ids for encoding in encodings], pyarrow.list_(pyarrow.int32()))
 
-        preparation.TextEncoder.__call__ = encode
+        preparation.TextEncoder.__call__ = encode  # type: ignore[method-assign]
     once = load_pairs(PairSource(arguments.source, arguments.target))
     tokenizer = train_tokenizer(texts_of(once, ("source", "target"), 100), arguments.vocab_size)
     pairs = load_pairs(PairSource([arguments.source] * arguments.repeat, [arguments.target] * arguments.repeat))
