@@ -152,16 +152,10 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """Sorts and cuts the pairs.
+        """Sorts and cuts [N] pairs by their lengths in tokens, for the budgets of a batch in tokens.
 
-        Args:
-            source_lengths: [N] int lengths in tokens.
-            target_lengths: [N] int lengths in tokens.
-            source_tokens: The budget of a batch for the source side, in tokens.
-            target_tokens: The budget of a batch for the target side, in tokens.
-            seed: It decides all permutations, together with the epoch; `None` for none.
-            pairs_of: A function from an epoch to its [N] pairs, which take the places of these lengths (see
-                `WeightedPairs` in endless.py); `None` if pairs and places are the same.
+        `seed` decides all permutations, together with the epoch; None means none. `pairs_of` is a function from an
+        epoch to the [N] pairs that take the places of these lengths (see `WeightedPairs` in endless.py).
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -222,7 +216,11 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """Keeps the settings."""
+        """Keeps the settings.
+
+        `pad_token_id` of the source tokenizer fills `input_ids`. `bpe_dropout` is that of the source and of the
+        target side, and changes no pair that would become longer than `max_length` tokens.
+        """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
         self._seed = seed

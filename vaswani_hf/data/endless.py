@@ -106,12 +106,8 @@ class WeightedPairs:
     ):
         """Puts the pairs of each corpus in the order of their lengths.
 
-        Args:
-            source_lengths: [N] int lengths in tokens.
-            target_lengths: [N] int lengths in tokens.
-            corpora: [N] int, the corpus that each pair belongs to.
-            weights: How often each pair of a corpus is seen in an epoch, on the average.
-            seed: It decides, together with the epoch, which pairs are seen.
+        `corpora` has the number of the corpus of each of [N] pairs, and `weights` says how often each pair of a
+        corpus is seen in an epoch, on the average. `seed` decides, with the epoch, which pairs are seen.
         """
         self._seed = seed
         # Pairs of equal lengths stand in a random order.
@@ -189,7 +185,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """Starts at the beginning of the stream."""
+        """Starts at the beginning of a stream of `prepare_pairs`; a window is worth `window_batches` batches."""
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed

@@ -42,7 +42,11 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """The COMET score of each sentence of each system. The score of a system is their mean."""
+    """The COMET score of each sentence of each system. The score of a system is their mean.
+
+    `model` is a name such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
+    The device "cpu" keeps COMET from the GPU. COMET takes a GPU if there is one by default.
+    """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
         folder = Path(name)
