@@ -81,7 +81,9 @@ def _list(path: Path) -> dict[str, Any]:
     """The content of a list."""
     content = {"all": {}, **read_mapping(path)}
     kinds = {"recipe": str, "all": dict, "runs": dict}
-    if content.keys() != kinds.keys() or not all(isinstance(content[key], kind) for key, kind in kinds.items()):
+    if content.keys() != kinds.keys() or not all(
+        isinstance(content[key], kind) for key, kind in kinds.items()
+    ):
         raise ValueError(
             f"The list '{path}' must have the keys `recipe`, a file, `runs`, a mapping of names to keys, and perhaps `all`, keys for "
             "all of them, and no other."
@@ -106,7 +108,9 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
     """Where a model lies that a run begins with."""
     if base in names and base not in earlier:
-        raise ValueError(f"`init_from: {base}` is a run that comes later in the list, or this one; put it before.")
+        raise ValueError(
+            f"`init_from: {base}` is a run that comes later in the list, or this one; put it before."
+        )
     if base in names:
         return str(output / base)
     if not Path(base).is_dir() and not is_on_hub(base):
@@ -132,7 +136,9 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
             "`data.validation_pairs` or a `data.dataset` with a `data.validation_split`)."
         )
     kinds = ("source", "target", "pairs", "split")
-    return recipe.replace(data=data.replace(**{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds}))
+    return recipe.replace(
+        data=data.replace(**{f"test_{kind}": getattr(data, f"validation_{kind}") for kind in kinds})
+    )
 
 
 def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
@@ -193,7 +199,9 @@ def _value(recipe: Recipe, key: str) -> Any:
     values = recipe.values()
     if key in values:
         return values[key]
-    return _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
+    return (
+        _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
+    )
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:
@@ -272,8 +280,12 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the list and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("list", type=Path, help="a YAML file, such as configuration/ablations/multi30k_en_de.yaml")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "list", type=Path, help="a YAML file, such as configuration/ablations/multi30k_en_de.yaml"
+    )
     parser.add_argument("output", type=Path, help="the folder of all runs")
     arguments, overrides = parser.parse_known_args(argv)
     try:

@@ -73,7 +73,9 @@ def main() -> None:
         }
         for name, both in ways.items():
             count = 5 if name == "lengths" else arguments.repetitions
-            times = [[seconds(way, batches[number % len(batches)]) for way in both] for number in range(count)]
+            times = [
+                [seconds(way, batches[number % len(batches)]) for way in both] for number in range(count)
+            ]
             theirs, ours = (1000 * statistics.median(column) for column in zip(*times, strict=True))
             print(f"{name:16} {ours:9.2f} ms, gathered {theirs:9.2f} ms: {theirs / ours:,.1f} times as fast")
         print(f"{'digest':16} {1000 * seconds(corpus_digest, pairs):9.2f} ms")

@@ -103,7 +103,12 @@ def recipe_of(shape: Shape, folder: Path) -> Recipe:
         "target_tokens_per_batch": shape.positions,
         "gradient_accumulation_steps": shape.accumulation,
     }
-    data = {"source_language": "en", "target_language": "de", "corpus": "numbers", "numbers_train_size": 10000}
+    data = {
+        "source_language": "en",
+        "target_language": "de",
+        "corpus": "numbers",
+        "numbers_train_size": 10000,
+    }
     return make_recipe(
         {
             "output_dir": str(folder),
@@ -165,7 +170,9 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pairs", type=int, default=7, help="ratios per measurement")
-    parser.add_argument("--shapes", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument(
+        "--shapes", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names)
+    )
     parser.add_argument("--part", nargs="+", choices=("steps", "products"), default=["steps", "products"])
     arguments = parser.parse_args(sys.argv[1:] if words is None else words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -179,7 +186,9 @@ def main(words: list[str] | None = None) -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 recipe = recipe_of(shape, Path(folder))
-                data = TASKS[recipe.task].load_corpus(recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True)
+                data = TASKS[recipe.task].load_corpus(
+                    recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True
+                )
                 result = measured(lambda kind: step_seconds(shape, data, recipe, kind), arguments.pairs)  # noqa: B023
             print(f"threads {threads}  step     {shape.name:20} {result}", flush=True)
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():

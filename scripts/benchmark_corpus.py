@@ -67,7 +67,9 @@ def generate(folder: Path, name: str, count: int, seed: int) -> None:
         open(unfinished, "w", encoding="utf-8") as target_file,
     ):
         for start in range(0, count, GENERATED_AT_ONCE):
-            sizes = np.clip(rng.gamma(3, MEAN_LENGTH / 3, min(GENERATED_AT_ONCE, count - start)), 1, 150).astype(int)
+            sizes = np.clip(
+                rng.gamma(3, MEAN_LENGTH / 3, min(GENERATED_AT_ONCE, count - start)), 1, 150
+            ).astype(int)
             ends = np.cumsum(sizes)
             ranks = np.searchsorted(limits, rng.random(ends[-1]))
             # A translation has the same words, with one more or less here and there.
@@ -89,7 +91,11 @@ def record(function: Any, phase: str, places: list[Any]) -> None:
         try:
             return before(*args, **kwargs)
         finally:
-            print(json.dumps({"phase": phase, "start": start, "end": time.monotonic()}), file=sys.stderr, flush=True)
+            print(
+                json.dumps({"phase": phase, "start": start, "end": time.monotonic()}),
+                file=sys.stderr,
+                flush=True,
+            )
 
     for place in places:
         setattr(place, function, timed)
@@ -130,7 +136,9 @@ def resident(pid: int) -> np.ndarray:
     return sizes
 
 
-def watch(command: list[str], environment: dict[str, str], log: Path) -> tuple[list[dict], list[tuple], float]:
+def watch(
+    command: list[str], environment: dict[str, str], log: Path
+) -> tuple[list[dict], list[tuple], float]:
     """The phases of a run, the samples (time, sizes) of its memory, and the time when it began."""
     began, samples = time.monotonic(), []
     with open(log, "w+", encoding="utf-8") as file:
@@ -175,11 +183,15 @@ def main() -> None:
     """Print the table of the three runs."""
     if sys.argv[1:2] == ["--recorded"]:
         sys.exit(run_recorded(sys.argv[2:]))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="for the corpus, the cache of `datasets` and the runs")
     parser.add_argument("--pairs", type=int, default=4_500_000, help="of the corpus (4,500,000)")
     parser.add_argument("--num_proc", type=int, default=2, help="processes that tokenise (2)")
-    parser.add_argument("--budget", type=int, default=1024, help="tokens per batch, of source and of target (1,024)")
+    parser.add_argument(
+        "--budget", type=int, default=1024, help="tokens per batch, of source and of target (1,024)"
+    )
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

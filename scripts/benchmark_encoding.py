@@ -45,7 +45,9 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
         preparation.TextEncoder.__call__ = encode  # type: ignore[method-assign]
     once = load_pairs(PairSource(arguments.source, arguments.target))
     tokenizer = train_tokenizer(texts_of(once, ("source", "target"), 100), arguments.vocab_size)
-    pairs = load_pairs(PairSource([arguments.source] * arguments.repeat, [arguments.target] * arguments.repeat))
+    pairs = load_pairs(
+        PairSource([arguments.source] * arguments.repeat, [arguments.target] * arguments.repeat)
+    )
     load, cpu, wall = os.getloadavg()[0], cpu_seconds(), time.perf_counter()
     num_proc = arguments.num_proc if arguments.num_proc > 1 else None
     prepared, _ = preparation.prepare_pairs(
@@ -63,13 +65,17 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Print a line for each measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, help="sentences, one a line, plain or .gz")
     parser.add_argument("target", type=Path, help="their translations")
     parser.add_argument("--repeat", type=int, default=6, help="how often the corpus is encoded (6)")
     parser.add_argument("--num_proc", type=int, default=1, help="processes that encode (1)")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each way (4)")
-    parser.add_argument("--vocab_size", type=int, default=8000, help="entries of the joint vocabulary (8,000)")
+    parser.add_argument(
+        "--vocab_size", type=int, default=8000, help="entries of the joint vocabulary (8,000)"
+    )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way is not None:
@@ -81,7 +87,9 @@ def main() -> None:
                 parallel = "true" if "=true" in way else "false"
                 environment = os.environ | {"HF_DATASETS_CACHE": cache, "TOKENIZERS_PARALLELISM": parallel}
                 command = [sys.executable, *sys.argv, "--way", way]
-                finished = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+                finished = subprocess.run(
+                    command, env=environment, check=True, capture_output=True, text=True
+                )
             print(f"{way}: {finished.stdout.strip()}", flush=True)
 
 

@@ -34,8 +34,19 @@ from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
 # Settings that both searches can express. With "never" transformers stops where no better translation is possible, as ours does.
-SETTINGS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "max_new_tokens": 100}
-PAPER = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_length_a": 1, "max_length_b": 50}
+SETTINGS: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "early_stopping": "never",
+    "max_new_tokens": 100,
+}
+PAPER = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1,
+    "max_length_b": 50,
+}
 BUDGETS = (256, 512, 1024, 2048, 4096)
 Ids = list[list[int]]
 Engine = Callable[[Ids], Ids]
@@ -49,7 +60,10 @@ def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """
     small = model.config
     config = VaswaniConfig(
-        vocab_size=small.vocab_size, position_embedding="learned", max_position_embeddings=1024, attention_bias=False
+        vocab_size=small.vocab_size,
+        position_embedding="learned",
+        max_position_embeddings=1024,
+        attention_bias=False,
     )
     wide = VaswaniForSeq2SeqLM(config).eval()
     state = wide.state_dict()
@@ -78,7 +92,11 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
             # The output projection, a repeated embedding, must not count the features as often as they are there.
             old = old / width**0.5 if stack == "decoder" else old
             return old if layer == 5 else torch.full_like(new, float(name.endswith("weight")))
-        return state[name].repeat(width) if layer <= last else torch.full_like(new, float(name.endswith("weight")))
+        return (
+            state[name].repeat(width)
+            if layer <= last
+            else torch.full_like(new, float(name.endswith("weight")))
+        )
     if layer > last:
         return new * 1e-6
     old = state[name]
@@ -92,7 +110,11 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if "out_proj" in name:
         return per_head.T.repeat(width, 1) / (heads * depth)
     # A product of queries and keys is as often as wide, and divided by the root of that.
-    return per_head.repeat(1, width) / width * (depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else 1)
+    return (
+        per_head.repeat(1, width)
+        / width
+        * (depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else 1)
+    )
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
@@ -103,7 +125,9 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     config = copy.deepcopy(model.config)
     config.position_embedding = "sinusoidal"
     twin = VaswaniForSeq2SeqLM(config).eval()
-    twin.load_state_dict({name: value for name, value in model.state_dict().items() if "embed_positions" not in name})
+    twin.load_state_dict(
+        {name: value for name, value in model.state_dict().items() if "embed_positions" not in name}
+    )
     twin.generation_config = model.generation_config
     marian = to_marian(twin)
     halves = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
@@ -122,14 +146,18 @@ def _sorted(ids: Ids, tokens: int) -> list[list[int]]:
     return list(batches_by_length(ids, tokens))
 
 
-def by_transformers(model: Any, pad: int, batches: Callable[[Ids], list[list[int]]], settings: dict) -> Engine:
+def by_transformers(
+    model: Any, pad: int, batches: Callable[[Ids], list[list[int]]], settings: dict
+) -> Engine:
     """`generate` over batches."""
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
         for batch in batches(ids):
             rows = [torch.tensor(ids[i]) for i in batch]
-            input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(model.device)
+            input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(
+                model.device
+            )
             outputs = model.generate(input_ids, attention_mask=(input_ids != pad).long(), **settings)
             for i, output in zip(batch, outputs.tolist(), strict=True):
                 # From behind the start to `</s>`.
@@ -179,7 +207,9 @@ class Benchmark:
         self.ids = translator.source_tokenizer(lines[: arguments.sentences])["input_ids"]
         self.references: list[str] = []
         if arguments.reference:
-            self.references = [line.strip() for line in read_lines(arguments.reference)][: arguments.sentences]
+            self.references = [line.strip() for line in read_lines(arguments.reference)][
+                : arguments.sentences
+            ]
 
     def model_of(self, name: str) -> Any:
         """The model of an engine of PyTorch."""
@@ -243,7 +273,9 @@ def peak_memory(benchmark: Benchmark, name: str, is_heavy: bool) -> float:
         ids = [tokens[99 * i : 99 * (i + 1)] + [benchmark.eos] for i in range(64)]
         model = benchmark.model_of(name)
         model.generation_config.max_length = None
-        engine = by_transformers(model, benchmark.pad, lambda ids: file_order(ids, 64), {**SETTINGS, "num_beams": 8})
+        engine = by_transformers(
+            model, benchmark.pad, lambda ids: file_order(ids, 64), {**SETTINGS, "num_beams": 8}
+        )
     if benchmark.model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -279,7 +311,9 @@ def measured(names: list[str], benchmark: Benchmark, ids: Ids) -> dict[str, tupl
     return {name: (statistics.median(times[name]), translations[name]) for name in names}
 
 
-def print_table(results: dict[str, tuple[float, Ids]], baseline: str, memory: dict[str, str], bleu: Any) -> None:
+def print_table(
+    results: dict[str, tuple[float, Ids]], baseline: str, memory: dict[str, str], bleu: Any
+) -> None:
     """Print one line per engine.
 
     Args:
@@ -308,7 +342,9 @@ def print_table(results: dict[str, tuple[float, Ids]], baseline: str, memory: di
 def memory_of(name: str, is_heavy: bool) -> float:
     """The peak memory of an engine, measured by this script in another process."""
     command = [sys.executable, *sys.argv, "--memory-of", name, *(["--heavy"] if is_heavy else [])]
-    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
+    ).stdout
     return float(output.split()[-1])
 
 
@@ -318,7 +354,9 @@ def main() -> None:
     parser.add_argument("checkpoint", help="a checkpoint folder of this package")
     parser.add_argument("source", help="sentences, one per line (plain or .gz)")
     parser.add_argument("--reference", help="their translations, line by line, for BLEU")
-    parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size instead")
+    parser.add_argument(
+        "--base", action="store_true", help="measure a model of the paper's base size instead"
+    )
     parser.add_argument("--sentences", type=int, help="the first so many")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -25,7 +25,16 @@ def main() -> None:
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("--repetitions", type=int, default=7, help="of each (7)")
     arguments = parser.parse_args()
-    translate = ["-m", "vaswani_hf.cli", "translate", arguments.checkpoint, "--text", "seven", "--device", "cpu"]
+    translate = [
+        "-m",
+        "vaswani_hf.cli",
+        "translate",
+        arguments.checkpoint,
+        "--text",
+        "seven",
+        "--device",
+        "cpu",
+    ]
     commands = {"transformers, imports": ["-c", IMPORTS], "vaswani translate": translate}
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     # The first round fills the caches of files.

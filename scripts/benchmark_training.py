@@ -29,9 +29,33 @@ SCRIPTS = Path(__file__).resolve().parent
 # and target tokens of a turn. "toy" is for tests.
 SHAPES = {
     "toy": {"width": 16, "ffn": 32, "layers": 1, "heads": 2, "vocabulary": 300, "tokens": 512, "turn": 3000},
-    "tiny": {"width": 128, "ffn": 256, "layers": 4, "heads": 4, "vocabulary": 10000, "tokens": 4096, "turn": 40000},
-    "d256": {"width": 256, "ffn": 1024, "layers": 4, "heads": 4, "vocabulary": 10000, "tokens": 8192, "turn": 32000},
-    "base": {"width": 512, "ffn": 2048, "layers": 6, "heads": 8, "vocabulary": 37000, "tokens": 2048, "turn": 8000},
+    "tiny": {
+        "width": 128,
+        "ffn": 256,
+        "layers": 4,
+        "heads": 4,
+        "vocabulary": 10000,
+        "tokens": 4096,
+        "turn": 40000,
+    },
+    "d256": {
+        "width": 256,
+        "ffn": 1024,
+        "layers": 4,
+        "heads": 4,
+        "vocabulary": 10000,
+        "tokens": 8192,
+        "turn": 32000,
+    },
+    "base": {
+        "width": 512,
+        "ffn": 2048,
+        "layers": 6,
+        "heads": 8,
+        "vocabulary": 37000,
+        "tokens": 2048,
+        "turn": 8000,
+    },
 }
 # An accelerator takes the batches of the paper.
 ACCELERATOR_TOKENS, ACCELERATOR_TURN = 25000, 10**6
@@ -96,7 +120,9 @@ class Competitor:
         if line:
             return json.loads(line)
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
-        self.missing = next((line.strip() for line in reversed(lines) if line.strip()), "it ended without a word")
+        self.missing = next(
+            (line.strip() for line in reversed(lines) if line.strip()), "it ended without a word"
+        )
         return {}
 
     def end(self) -> None:
@@ -122,9 +148,14 @@ def competitors(arguments: argparse.Namespace) -> list[Competitor]:
         Competitor(PACKAGE, ["vaswani"], arguments.python),
         Competitor("MarianMT, Seq2SeqTrainer", ["marian_mt"], arguments.python),
         Competitor("MarianMT, group_by_length", ["marian_mt", "grouped"], arguments.python),
-        Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt, "" if arguments.joeynmt else "no --joeynmt PYTHON"),
         Competitor(
-            "Marian (C++)", ["marian"], arguments.pymarian, "" if arguments.pymarian else "no --pymarian PYTHON"
+            "JoeyNMT", ["joeynmt"], arguments.joeynmt, "" if arguments.joeynmt else "no --joeynmt PYTHON"
+        ),
+        Competitor(
+            "Marian (C++)",
+            ["marian"],
+            arguments.pymarian,
+            "" if arguments.pymarian else "no --pymarian PYTHON",
         ),
     ]
     if arguments.device != "cpu":
@@ -178,7 +209,9 @@ def read_lines(path: Path) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[list[Competitor], dict[str, Any]]:
+def measure(
+    name: str, arguments: argparse.Namespace, folder: Path
+) -> tuple[list[Competitor], dict[str, Any]]:
     """The turns of all competitors at one shape."""
     shape = dict(SHAPES[name])
     if arguments.device != "cpu" and name != "toy":
@@ -194,7 +227,9 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> tuple[lis
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    subprocess.run([arguments.python, "-m", "training_peers.preparation", str(path)], env=environment, check=True)
+    subprocess.run(
+        [arguments.python, "-m", "training_peers.preparation", str(path)], env=environment, check=True
+    )
     everybody = competitors(arguments)
     try:
         for competitor in everybody:
@@ -226,7 +261,10 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
             done = competitor.answer({"tokens": begun + turn * tokens})
             if done:
                 competitor.turns.append(done)
-                print(f"turn {turn}: {competitor.title:28} {competitor.speeds()[-1]:10,.0f} tokens/s", flush=True)
+                print(
+                    f"turn {turn}: {competitor.title:28} {competitor.speeds()[-1]:10,.0f} tokens/s",
+                    flush=True,
+                )
     for competitor in everybody:
         competitor.validation_loss = competitor.answer({"end": True}).get("validation_loss")
     return {dtype: statistics.median(found) for dtype, found in rates.items()}
@@ -234,7 +272,12 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
 
 def table(name: str, everybody: list[Competitor], facts: dict[str, Any]) -> str:
     """The results of a shape."""
-    shape, flops, rates, ours = facts["shape"], facts["flops_per_token"], facts["rates"], everybody[0].speeds()
+    shape, flops, rates, ours = (
+        facts["shape"],
+        facts["flops_per_token"],
+        facts["rates"],
+        everybody[0].speeds(),
+    )
     lines = [
         f"## {name}: d {shape['width']}, feed-forward {shape['ffn']}, {shape['layers']}+{shape['layers']} layers, "
         f"{shape['heads']} heads, {shape['vocabulary']:,} classes, {shape['tokens']:,} positions a side",
@@ -253,11 +296,22 @@ def table(name: str, everybody: list[Competitor], facts: dict[str, Any]) -> str:
         speed, last = statistics.median(competitor.speeds()), competitor.turns[-1]
         ratio = median_ratio(ours, competitor.speeds())
         filled = f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not said"
-        cells = [competitor.title, f"{speed:,.0f}", f"{ratio:.2f}" if ratio else "", filled, f"{last['memory']:,.0f}"]
+        cells = [
+            competitor.title,
+            f"{speed:,.0f}",
+            f"{ratio:.2f}" if ratio else "",
+            filled,
+            f"{last['memory']:,.0f}",
+        ]
         # Without hardware for bfloat16 nobody computes in it.
         shares = {dtype: speed * flops / rate for dtype, rate in rates.items() if rate >= rates["float32"]}
-        cells += [f"{shares[dtype]:.1%}" if dtype in shares else "no hardware" for dtype in ("float32", "bfloat16")]
-        cells += [f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "", f"{last['tokens']:,}"]
+        cells += [
+            f"{shares[dtype]:.1%}" if dtype in shares else "no hardware" for dtype in ("float32", "bfloat16")
+        ]
+        cells += [
+            f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "",
+            f"{last['tokens']:,}",
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *reached(name, everybody, flops / rates["float32"])])
 
@@ -278,14 +332,18 @@ def reached(name: str, everybody: list[Competitor], share_of_a_token: float) -> 
             lines.append(f"- {bar:g} times {competitor.title}: {ratio:.2f}, {verdict}")
     if (bar := UTILISATION_BARS.get(name)) and ours:
         share = statistics.median(ours) * share_of_a_token
-        lines.append(f"- {bar:.0%} of the float32 rate: {share:.1%}, {'reached' if share >= bar else 'missed'}")
+        lines.append(
+            f"- {bar:.0%} of the float32 rate: {share:.1%}, {'reached' if share >= bar else 'missed'}"
+        )
     return lines
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:
     """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--same_batch", action="store_true", help="single steps on one random batch, beside MarianMT")
+    parser.add_argument(
+        "--same_batch", action="store_true", help="single steps on one random batch, beside MarianMT"
+    )
     parser.add_argument("--source", help="source sentences, one a line, plain or .gz; default: number words")
     parser.add_argument("--target", help="their translations")
     parser.add_argument("--pairs", type=int, default=30000, help="how many number words there are")
@@ -293,14 +351,18 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=4, help="turns of each competitor after the warm-up")
     parser.add_argument("--turn", type=int, help="source and target tokens of a turn; default: by shape")
     parser.add_argument("--tokens", type=int, help="positions of a batch on each side; default: by shape")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter of this package and of MarianMT")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter of this package and of MarianMT"
+    )
     parser.add_argument("--joeynmt", metavar="PYTHON", help="an interpreter that has JoeyNMT")
     parser.add_argument("--pymarian", metavar="PYTHON", help="an interpreter that has pymarian")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     types = "recipe: the package by what it finds, the others float32 on a processor, bfloat16 on a GPU"
     parser.add_argument("--dtype", choices=["recipe", "float32", "bfloat16"], default="recipe", help=types)
-    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the highest of the paper's schedule")
+    parser.add_argument(
+        "--learning_rate", type=float, default=1e-3, help="the highest of the paper's schedule"
+    )
     parser.add_argument("--warmup_steps", type=int, default=100)
     arguments = parser.parse_args(words)
     if bool(arguments.source) != bool(arguments.target):
@@ -321,7 +383,10 @@ def main(words: list[str] | None = None) -> None:
     # Whoever ends this process ends the competitors, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
-    print(torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads", flush=True)
+    print(
+        torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads",
+        flush=True,
+    )
     for name in arguments.shapes:
         with tempfile.TemporaryDirectory(prefix="benchmark_training_", ignore_cleanup_errors=True) as folder:
             write_texts(arguments, Path(folder))

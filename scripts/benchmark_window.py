@@ -91,7 +91,9 @@ def draw(lengths: list[int], found: dict[str, dict[int, list[float]]], path: Pat
 def measure(arguments: argparse.Namespace, options: list[str]) -> dict[str, dict[int, list[float]]]:
     """Measure full and restricted attention in turn, at each length, and print it."""
     attentions = {window: build(window, arguments) for window in (0, arguments.window)}
-    found: dict[str, dict[int, list[float]]] = {name: {w: [] for w in attentions} for name in ("seconds", "MiB")}
+    found: dict[str, dict[int, list[float]]] = {
+        name: {w: [] for w in attentions} for name in ("seconds", "MiB")
+    }
     for length in arguments.lengths:
         times: dict[int, list[float]] = {window: [] for window in attentions}
         for repetition in range(arguments.repetitions + 1):
@@ -123,7 +125,10 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("window.png"), help="the picture")
     parser.add_argument("--memory-of", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
-    if min(arguments.window, arguments.repetitions, *arguments.lengths) < 1 or len(set(arguments.lengths)) < 2:
+    if (
+        min(arguments.window, arguments.repetitions, *arguments.lengths) < 1
+        or len(set(arguments.lengths)) < 2
+    ):
         parser.error("--window, --repetitions and --lengths must be positive, and a slope needs two lengths")
     if not arguments.output.resolve().parent.is_dir():
         parser.error(f"--output must be in a folder that exists, but is '{arguments.output}'")
@@ -133,7 +138,10 @@ def main(given: list[str] | None = None) -> None:
         return
     found = measure(arguments, sys.argv[1:] if given is None else given)
     for quantity, by_window in found.items():
-        slopes = {window or "full": round(slope(arguments.lengths, values), 3) for window, values in by_window.items()}
+        slopes = {
+            window or "full": round(slope(arguments.lengths, values), 3)
+            for window, values in by_window.items()
+        }
         print(f"slope of {quantity}: {slopes}")
     draw(arguments.lengths, found, arguments.output)
     print(f"picture: {arguments.output}")

@@ -30,7 +30,9 @@ WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
 
 def main(argv: list[str] | None = None) -> None:
     """Trains both and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--train", required=True, help="texts, one a line (plain or .gz)")
     parser.add_argument("--test", required=True, help="held-out texts")
     parser.add_argument("--steps", type=int, default=400)
@@ -42,7 +44,9 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        data = TextData(language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST)
+        data = TextData(
+            language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST
+        )
         tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
         corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
     found: dict[str, list[tuple[float, float]]] = {}
@@ -55,7 +59,9 @@ def main(argv: list[str] | None = None) -> None:
         model = _models(len(corpus.source_tokenizer), corpus.source_tokenizer)[name]
         size = sum(parameter.numel() for parameter in model.parameters())
         perplexities = ", ".join(f"{value:.2f}" for value, _ in results)
-        print(f"| {name} | {size:,} | {perplexities} | {statistics.median(time for _, time in results):.4f} |")
+        print(
+            f"| {name} | {size:,} | {perplexities} | {statistics.median(time for _, time in results):.4f} |"
+        )
     ours, theirs = (statistics.median(time for _, time in results) for results in found.values())
     print(f"time per step, GPT-2 / ours: {theirs / ours:.2f}")
 
@@ -91,7 +97,9 @@ def _run(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tup
     torch.manual_seed(seed)
     models = _models(len(corpus.source_tokenizer), corpus.source_tokenizer)
     optimizers = {
-        name: torch.optim.AdamW(model.parameters(), arguments.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+        name: torch.optim.AdamW(
+            model.parameters(), arguments.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+        )
         for name, model in models.items()
     }
     rows, budget = PairRows(corpus.train), arguments.tokens_per_batch
@@ -117,7 +125,8 @@ def _run(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tup
             if step == arguments.steps:
                 break
     return {
-        name: (_perplexity(model, corpus, budget), statistics.median(times[name])) for name, model in models.items()
+        name: (_perplexity(model, corpus, budget), statistics.median(times[name]))
+        for name, model in models.items()
     }
 
 

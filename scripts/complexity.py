@@ -299,7 +299,9 @@ def layers_between_ends(row: Row, size: Size) -> int:
             states, gradient = torch.func.jvp(sublayer, (states,), (gradient,))
         if gradient[0, -1].any():
             return depth + 1
-    raise ValueError(f"{row.name}: after {size.n} layers the last of {size.n} positions does not depend on the first.")
+    raise ValueError(
+        f"{row.name}: after {size.n} layers the last of {size.n} positions does not depend on the first."
+    )
 
 
 def path_length(row: Row, size: Size) -> int:
@@ -342,7 +344,10 @@ def table(found: Sequence[Measured]) -> Iterator[str]:
     yield "|---" * 9 + "|"
     for row, _, _, flops, seconds in found:
         size = Size(
-            PATH_LENGTH, PATH_WIDTH, PATH_KERNEL if "k" in row.varied else 0, PATH_WINDOW if "r" in row.varied else 0
+            PATH_LENGTH,
+            PATH_WIDTH,
+            PATH_KERNEL if "k" in row.varied else 0,
+            PATH_WINDOW if "r" in row.varied else 0,
         )
         chains = ", ".join(map(str, sequential_operations(row, size)))
         yield (
@@ -379,7 +384,9 @@ def draw(found: Sequence[Measured], path: str) -> None:
             name = f"{row.name}: {letter}^{fitted.exponents[letter]:.2f}"
             axis.loglog(places, [second for _, second in line], f"C{number}o", label=name)
             axis.loglog(places, [fitted.at(size) for size, _ in line], f"C{number}-")
-        ticks = sorted({getattr(size, letter) for _, sizes, *_ in found for size in sizes if getattr(size, letter)})
+        ticks = sorted(
+            {getattr(size, letter) for _, sizes, *_ in found for size in sizes if getattr(size, letter)}
+        )
         axis.set(xlabel=label, ylabel="seconds per layer")
         axis.set_xticks(ticks, map(str, ticks), fontsize="small")
         axis.set_xticks([], minor=True)
@@ -391,7 +398,9 @@ def draw(found: Sequence[Measured], path: str) -> None:
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print the table and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--picture", default="complexity.png", help="the file of the picture (complexity.png)")
+    parser.add_argument(
+        "--picture", default="complexity.png", help="the file of the picture (complexity.png)"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, once: seconds that say little")
     arguments = parser.parse_args(words)
     # A picture that cannot be written would be known minutes later.

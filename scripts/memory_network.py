@@ -17,7 +17,14 @@ from vaswani_hf.model.attention_vaswani import VaswaniAttention
 
 PEOPLE, THINGS = "mary john sandra daniel".split(), "apple football milk book".split()
 PLACES, COLOURS = "kitchen garden office hallway bedroom bathroom".split(), "red green blue white".split()
-WORDS = ["", *PEOPLE, *THINGS, *PLACES, *COLOURS, *"went to the dropped is where what who colour thing".split()]
+WORDS = [
+    "",
+    *PEOPLE,
+    *THINGS,
+    *PLACES,
+    *COLOURS,
+    *"went to the dropped is where what who colour thing".split(),
+]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
 # Statements, and questions on them, each with its answer and how many statements this takes.
@@ -26,7 +33,12 @@ Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 def story_of(draw: random.Random) -> Story:
     """Random statements, oldest first, and a question each for one, two and three of them, where there is one."""
-    told, where, colours, dropped = list[str](), dict[str, str](), dict[str, str](), dict[str, tuple[str, str]]()
+    told, where, colours, dropped = (
+        list[str](),
+        dict[str, str](),
+        dict[str, str](),
+        dict[str, tuple[str, str]](),
+    )
     while len(told) < STATEMENTS:
         person, thing, place, colour = (draw.choice(names) for names in (PEOPLE, THINGS, PLACES, COLOURS))
         kind = draw.choice(("went", "went", "dropped", "is"))
@@ -43,7 +55,9 @@ def story_of(draw: random.Random) -> Story:
     one += [(f"who dropped the {thing}", person, 1) for thing, (person, _) in dropped.items()]
     one += [(f"what colour is the {thing}", colour, 1) for thing, colour in colours.items()]
     two = [(f"where is the {thing}", place, 2) for thing, (_, place) in dropped.items()]
-    three = [(f"where is the {colours[it]} thing", place, 3) for it, (_, place) in dropped.items() if it in colours]
+    three = [
+        (f"where is the {colours[it]} thing", place, 3) for it, (_, place) in dropped.items() if it in colours
+    ]
     return tuple(told), [draw.choice(some) for some in (one, two, three) if some]
 
 
@@ -63,7 +77,11 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
         ids = [WORDS.index(word) for word in sentence.split()]
         return ids + [0] * (SENTENCE - len(ids))
 
-    asked = [([ids_of(told) for told in story], *question) for story, questions in stories for question in questions]
+    asked = [
+        ([ids_of(told) for told in story], *question)
+        for story, questions in stories
+        for question in questions
+    ]
     rows = [(story, ids_of(question), WORDS.index(answer), facts) for story, question, answer, facts in asked]
     return tuple(torch.tensor(column) for column in zip(*rows, strict=True))
 
@@ -76,7 +94,9 @@ class MemoryNetwork(nn.Module):
         config = VaswaniConfig(d_model=WIDTH, d_k=WIDTH, d_v=WIDTH, attn_implementation="eager")
         self.words = nn.Embedding(len(WORDS), WIDTH, padding_idx=0)
         self.ages = nn.Embedding(STATEMENTS, WIDTH)
-        self.hops = nn.ModuleList(VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops))
+        self.hops = nn.ModuleList(
+            VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops)
+        )
         # Small, since the words are the answers' classes too: what a hop finds is a word, which the next one can look for.
         self.words.weight.data.mul_(0.3), self.ages.weight.data.mul_(0.3)
         word, feature = torch.arange(1, SENTENCE + 1)[:, None] / SENTENCE, torch.arange(1, WIDTH + 1) / WIDTH
@@ -121,7 +141,9 @@ def shown(network: MemoryNetwork, story: Story) -> str:
     """A story's questions with the network's answers; before each statement the weights of the hops."""
     logits, weights = network(*tensors_of([story])[:2])
     lines = []
-    for (question, answer, facts), found, of_hops in zip(story[1], logits.argmax(dim=-1), weights, strict=True):
+    for (question, answer, facts), found, of_hops in zip(
+        story[1], logits.argmax(dim=-1), weights, strict=True
+    ):
         lines.append(f"\n{question}? {WORDS[found]} (right: {answer}; supporting facts: {facts})")
         for told, of_statement in zip(story[0], of_hops.T, strict=True):
             lines.append(" ".join(f"{weight:.2f}" for weight in of_statement) + f"  {told}")
@@ -131,7 +153,9 @@ def shown(network: MemoryNetwork, story: Story) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--hops", type=int, nargs="+", choices=(1, 2, 3), default=[1, 2, 3], help="networks (1 2 3)")
+    parser.add_argument(
+        "--hops", type=int, nargs="+", choices=(1, 2, 3), default=[1, 2, 3], help="networks (1 2 3)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of stories and weights (0)")
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)

@@ -17,7 +17,13 @@ KINDS = {
     "products of matrices": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "attention": ("scaled_dot_product",),
     "dropout's masks": ("aten::random_", "aten::bernoulli_", "aten::native_dropout"),
-    "softmax of the loss": ("aten::_softmax", "aten::softmax", "aten::exp_", "aten::amax", "aten::scatter_add"),
+    "softmax of the loss": (
+        "aten::_softmax",
+        "aten::softmax",
+        "aten::exp_",
+        "aten::amax",
+        "aten::scatter_add",
+    ),
     "layer normalization": ("layer_norm",),
     "optimizer": ("adam", "Adam"),
 }
@@ -27,7 +33,9 @@ def shares(arguments: argparse.Namespace) -> dict[str, float]:
     """The seconds of a training step by kind of work, with those outside of PyTorch's operations as "Python"."""
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
              {"layers": arguments.layers, "attention_heads": arguments.heads, "ffn_dim": arguments.ffn}.items()}  # fmt: skip
-    config = VaswaniConfig(vocab_size=arguments.vocabulary, d_model=arguments.width, label_smoothing=0.1, **sides)
+    config = VaswaniConfig(
+        vocab_size=arguments.vocabulary, d_model=arguments.width, label_smoothing=0.1, **sides
+    )
     model = VaswaniForSeq2SeqLM(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     shape = (arguments.tokens // arguments.length, arguments.length)
@@ -49,7 +57,9 @@ def shares(arguments: argparse.Namespace) -> dict[str, float]:
     seconds = dict.fromkeys([*KINDS, "small operations"], 0.0)
     for event in record.key_averages():
         if event.key.startswith("aten::") or "Backward" in event.key or "Optimizer" in event.key:
-            kind = next((kind for kind, names in KINDS.items() if any(name in event.key for name in names)), None)
+            kind = next(
+                (kind for kind, names in KINDS.items() if any(name in event.key for name in names)), None
+            )
             seconds[kind or "small operations"] += event.self_cpu_time_total / 1e6
     seconds["Python"] = max(0.0, whole - sum(seconds.values()))
     return {name: value / arguments.repetitions for name, value in {**seconds, "whole step": whole}.items()}
@@ -58,7 +68,15 @@ def shares(arguments: argparse.Namespace) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    numbers = {"width": 128, "ffn": 256, "heads": 4, "layers": 4, "vocabulary": 10000, "tokens": 4096, "length": 16}
+    numbers = {
+        "width": 128,
+        "ffn": 256,
+        "heads": 4,
+        "layers": 4,
+        "vocabulary": 10000,
+        "tokens": 4096,
+        "length": 16,
+    }
     for name, default in {**numbers, "repetitions": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     found = shares(parser.parse_args())

@@ -69,7 +69,11 @@ def scaling_row(score: str, d_k: int, num_queries: int = 2000) -> dict[str, floa
 def compare_scaling(output: Path) -> dict[str, list[dict[str, float]]]:
     """Print and draw `scaling_row` over the width, for each factor."""
     rows = {score: [scaling_row(score, width) for width in WIDTHS] for score in FACTORS}
-    names = {"deviation": "deviation of scores", "entropy": "entropy of weights", "gradient": "norm of the Jacobian"}
+    names = {
+        "deviation": "deviation of scores",
+        "entropy": "entropy of weights",
+        "gradient": "norm of the Jacobian",
+    }
     for quantity, name in names.items():
         print(f"{name:24}" + "".join(f"d_k={width:<7}" for width in WIDTHS))
         for score in FACTORS:
@@ -81,7 +85,9 @@ def compare_scaling(output: Path) -> dict[str, list[dict[str, float]]]:
     for panel, (quantity, name) in zip(panels, names.items(), strict=True):
         for score in FACTORS:
             panel.plot(WIDTHS, [row[quantity] for row in rows[score]], marker="o", label=SOURCES[score][0])
-        panel.set(xscale="log", xlabel="$d_k$", title=name, yscale="linear" if quantity == "entropy" else "log")
+        panel.set(
+            xscale="log", xlabel="$d_k$", title=name, yscale="linear" if quantity == "entropy" else "log"
+        )
     panels[1].axhline(math.log(NUM_KEYS), color="grey", linestyle=":")
     panels[0].legend()
     figure.tight_layout()

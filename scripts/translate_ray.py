@@ -43,7 +43,9 @@ class PartTranslator:
 
             load: Any = {"torch": Translator.from_pretrained, "ctranslate2": load_ctranslate2_translator}
             arguments = self._arguments
-            self._translator = self._translator or load[arguments.engine](arguments.checkpoint, arguments.device)
+            self._translator = self._translator or load[arguments.engine](
+                arguments.checkpoint, arguments.device
+            )
             self._write(part)
         except (ValueError, OSError, RuntimeError, pyarrow.ArrowException) as error:
             return {"target": part["target"], "error": f"'{part['path']}' cannot be translated: {error}"}
@@ -62,7 +64,9 @@ class PartTranslator:
                 for batch in batches_of(file, part["start"], part["stop"]):
                     texts = batch.column(arguments.column).to_pylist()
                     found = self._translator.translate([text for text in texts if text is not None], **beams)
-                    column = pyarrow.array([None if text is None else next(found) for text in texts], field.type)
+                    column = pyarrow.array(
+                        [None if text is None else next(found) for text in texts], field.type
+                    )
                     writer.write_batch(pyarrow.record_batch([*batch.columns, column], schema=schema))
         os.replace(unfinished, target)
 
@@ -89,7 +93,10 @@ def refuse(sentence: str, is_so: bool = True) -> None:
 
 def input_files(source: Path, output: Path) -> list[Path]:
     """The Parquet files of the input, by name."""
-    refuse(f"INPUT must be a Parquet file or a folder of them, but '{source}' does not exist.", not source.exists())
+    refuse(
+        f"INPUT must be a Parquet file or a folder of them, but '{source}' does not exist.",
+        not source.exists(),
+    )
     folder = source if source.is_dir() else source.parent
     is_input = output.resolve() == folder.resolve()
     refuse(f"OUTPUT must be another folder than that of INPUT, but is '{output}'.", is_input)
@@ -107,21 +114,37 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     except (pyarrow.ArrowInvalid, OSError):
         refuse(f"'{path}' must be a Parquet file, but is damaged or something else.")
     names = schema.names
-    refuse(f"`--column` must be one of {', '.join(names)}, which '{path}' has, but is {column}.", column not in names)
+    refuse(
+        f"`--column` must be one of {', '.join(names)}, which '{path}' has, but is {column}.",
+        column not in names,
+    )
     kind = schema.field(column).type
     is_text = kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())
     refuse(f"The column `{column}` of '{path}' must hold text, but holds {kind}.", not is_text)
     has_output = output_column in names
     refuse(f"`--output_column` must be a new column, but '{path}' has `{output_column}` already.", has_output)
-    weights = [file for kind in ("*.safetensors", "*.bin") for file in sorted(Path(arguments.checkpoint).glob(kind))]
+    weights = [
+        file for kind in ("*.safetensors", "*.bin") for file in sorted(Path(arguments.checkpoint).glob(kind))
+    ]
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in (path, *weights)]
-    facts = [stamps, arguments.checkpoint, column, output_column, arguments.num_beams, arguments.rows_per_file]
+    facts = [
+        stamps,
+        arguments.checkpoint,
+        column,
+        output_column,
+        arguments.num_beams,
+        arguments.rows_per_file,
+    ]
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
     starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
         # Numbered even if it is the only one: no two files of INPUT can then give the same name.
         name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
-        part = {"path": str(path.resolve()), "origin": origin, "target": str(arguments.output.resolve() / name)}
+        part = {
+            "path": str(path.resolve()),
+            "origin": origin,
+            "target": str(arguments.output.resolve() / name),
+        }
         parts.append({**part, "start": start, "stop": min(start + arguments.rows_per_file, rows)})
     return parts
 
@@ -151,7 +174,10 @@ def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, A
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
         is_stranger = str(path) not in targets
-        refuse(f"OUTPUT must hold only what this run makes, but has '{path}'; choose another OUTPUT.", is_stranger)
+        refuse(
+            f"OUTPUT must hold only what this run makes, but has '{path}'; choose another OUTPUT.",
+            is_stranger,
+        )
     return [part for part in parts if not is_done(part)]
 
 
@@ -175,7 +201,9 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     # A block for each part, or a worker would take several before another has one.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
-    made = entries.map(PartTranslator, fn_constructor_args=(arguments,), compute=pool, num_gpus=arguments.num_gpus)
+    made = entries.map(
+        PartTranslator, fn_constructor_args=(arguments,), compute=pool, num_gpus=arguments.num_gpus
+    )
     for number, part in enumerate(made.iter_rows(), 1):
         refuse(part["error"], bool(part["error"]))
         print(f"{number:,} of {len(parts):,}: '{part['target']}'", flush=True)
@@ -183,25 +211,37 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
 
 def main(words: list[str] | None = None) -> None:
     """Translate every part that is not translated yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", help="a checkpoint folder, or a repository of the Hub")
     parser.add_argument("input", type=Path, help="a Parquet file or a folder of them")
     parser.add_argument("output", type=Path, help="the folder of the translated files")
     parser.add_argument("--column", default="text", help="the texts (text)")
     parser.add_argument("--output_column", default="translation", help="the new column (translation)")
-    parser.add_argument("--rows_per_file", type=int, default=100_000, help="rows of an output at most (100000)")
-    parser.add_argument("--workers", type=int, default=1, help="models at work at once, each on one processor (1)")
+    parser.add_argument(
+        "--rows_per_file", type=int, default=100_000, help="rows of an output at most (100000)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="models at work at once, each on one processor (1)"
+    )
     parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each (0)")
     parser.add_argument("--device", help="cpu or cuda; by default a GPU where a worker has one")
     parser.add_argument("--num_beams", type=int, help="by default that of the checkpoint")
-    parser.add_argument("--engine", choices=("torch", "ctranslate2"), default="torch", help="what computes (torch)")
+    parser.add_argument(
+        "--engine", choices=("torch", "ctranslate2"), default="torch", help="what computes (torch)"
+    )
     arguments = parser.parse_args(words)
     for name in ("workers", "rows_per_file"):
-        refuse(f"`--{name}` must be positive, but is {getattr(arguments, name)}.", getattr(arguments, name) < 1)
+        refuse(
+            f"`--{name}` must be positive, but is {getattr(arguments, name)}.", getattr(arguments, name) < 1
+        )
     if os.path.isdir(arguments.checkpoint):
         # Workers have another working directory.
         arguments.checkpoint = os.path.abspath(arguments.checkpoint)
-    parts = [part for path in input_files(arguments.input, arguments.output) for part in parts_of(path, arguments)]
+    parts = [
+        part for path in input_files(arguments.input, arguments.output) for part in parts_of(path, arguments)
+    ]
     arguments.output.mkdir(parents=True, exist_ok=True)
     missing = missing_parts(parts, arguments.output)
     for unfinished in arguments.output.glob(".*.unfinished"):

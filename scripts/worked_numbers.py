@@ -31,7 +31,9 @@ POSITIONS, WIDTH, SHIFT = 4, 4, 2
 def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
     """The package's attention with one head, whose queries, keys and values are so wide."""
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "d_k": width, "d_v": width}
-    return VaswaniAttention(VaswaniConfig(d_model=2, **heads, attn_implementation="eager"), 1, 0, is_causal).eval()
+    return VaswaniAttention(
+        VaswaniConfig(d_model=2, **heads, attn_implementation="eager"), 1, 0, is_causal
+    ).eval()
 
 
 def attention_example() -> dict[str, torch.Tensor]:
@@ -63,7 +65,12 @@ def smoothing_example(form: str) -> dict[str, torch.Tensor]:
     log_probs = torch.tensor([PROBABILITIES]).log()
     # These are logits too: their softmax gives the probabilities again.
     loss = smoothed_cross_entropy(log_probs, torch.tensor([0]), None, SMOOTHING, form)
-    return {"target": target, "log_probs": log_probs, "products": -target * log_probs, "loss": loss.reshape(1, 1)}
+    return {
+        "target": target,
+        "log_probs": log_probs,
+        "products": -target * log_probs,
+        "loss": loss.reshape(1, 1),
+    }
 
 
 def layer_norm_example() -> dict[str, torch.Tensor]:
@@ -73,7 +80,12 @@ def layer_norm_example() -> dict[str, torch.Tensor]:
     norm = layer.self_attn_layer_norm
     numbers = torch.tensor([NORMALIZED])
     mean, variance = numbers.mean(-1, keepdim=True), numbers.var(-1, correction=0, keepdim=True)
-    found = {"mean": mean, "deviations": numbers - mean, "variance": variance, "eps": torch.tensor([[norm.eps]])}
+    found = {
+        "mean": mean,
+        "deviations": numbers - mean,
+        "variance": variance,
+        "eps": torch.tensor([[norm.eps]]),
+    }
     return {**found, "normalized": norm(numbers).detach()}
 
 
@@ -87,13 +99,17 @@ def rotation(shift: int, width: int) -> torch.Tensor:
     """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: 2x2 rotations, made of PE(shift) alone."""
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [
-        torch.stack([torch.stack([cos, sin]), torch.stack([-sin, cos])]) for sin, cos in encoding.unflatten(0, (-1, 2))
+        torch.stack([torch.stack([cos, sin]), torch.stack([-sin, cos])])
+        for sin, cos in encoding.unflatten(0, (-1, 2))
     ]
     return torch.block_diag(*blocks)
 
 
 def table_of(
-    rows: Sequence[Sequence[float]] | torch.Tensor, names: Sequence[str], columns: Sequence[str], form: str = ".4f"
+    rows: Sequence[Sequence[float]] | torch.Tensor,
+    names: Sequence[str],
+    columns: Sequence[str],
+    form: str = ".4f",
 ) -> str:
     """A table of Markdown: a name before each row of numbers, and a head; `form` is that of a format string."""
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -114,7 +130,9 @@ def attention_page() -> str:
     )
     terms = found["weights"].T * torch.tensor(VALUES)
     context = table_of(
-        torch.cat([terms, found["context"]]), ("weight of k1 · v1", "weight of k2 · v2", "context"), ("1", "2", "3")
+        torch.cat([terms, found["context"]]),
+        ("weight of k1 · v1", "weight of k2 · v2", "context"),
+        ("1", "2", "3"),
     )
     return f"""## Attention (Section 3.2.1, Eq. (1))
 
@@ -134,7 +152,9 @@ def masked_softmax_page() -> str:
     rows, columns = [f"position {row}" for row in (1, 2, 3)], ["key 1", "key 2", "key 3"]
     exponentials = found["masked"].exp()
     sums = table_of(
-        torch.cat([exponentials, exponentials.sum(-1, keepdim=True)], dim=1), rows, [*columns, "sum of the row"]
+        torch.cat([exponentials, exponentials.sum(-1, keepdim=True)], dim=1),
+        rows,
+        [*columns, "sum of the row"],
     )
     return f"""## Masked softmax (Section 3.2.3)
 
@@ -164,11 +184,15 @@ def smoothing_page() -> str:
     }
     for form, words in forms.items():
         found = smoothing_example(form)
-        rows = torch.cat([torch.tensor([PROBABILITIES]), found["target"], found["log_probs"], found["products"]])
+        rows = torch.cat(
+            [torch.tensor([PROBABILITIES]), found["target"], found["log_probs"], found["products"]]
+        )
         names = ("model's probability p", "target t", "ln p", "-t ln p")
         table = table_of(rows, names, ("reference", "class 2", "class 3", "class 4"))
         loss = float(found["loss"])
-        pages.append(f'Form "{form}", {words}:\n\n{table}\n\nLoss: {loss:.4f} nats = {loss / math.log(2):.4f} · ln 2.')
+        pages.append(
+            f'Form "{form}", {words}:\n\n{table}\n\nLoss: {loss:.4f} nats = {loss / math.log(2):.4f} · ln 2.'
+        )
     return f"""## Label smoothing (Section 5.4)
 
 V = {len(PROBABILITIES)} classes, e = {SMOOTHING}; without smoothing the loss is -ln 0.5 = {-math.log(0.5):.4f} nats.
@@ -228,7 +252,14 @@ PE(pos + k) is a linear map M of PE(pos), which k alone determines: for each fre
 
 def page() -> str:
     """The whole page."""
-    sections = (attention_page, masked_softmax_page, smoothing_page, layer_norm_page, schedule_page, positions_page)
+    sections = (
+        attention_page,
+        masked_softmax_page,
+        smoothing_page,
+        layer_norm_page,
+        schedule_page,
+        positions_page,
+    )
     return "# Worked numbers\n\n" + "\n\n".join(section() for section in sections)
 
 

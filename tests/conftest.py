@@ -22,7 +22,10 @@ if "huggingface_hub" in sys.modules:
 _FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_errors=True)
 _HUB = LocalHub(Path(_FOLDER.name) / "hub")
 _HUB.start()
-_ENVIRONMENT = _HUB.environment() | {"HF_HOME": str(Path(_FOLDER.name) / "home"), "ORT_DISABLE_TELEMETRY": "1"}
+_ENVIRONMENT = _HUB.environment() | {
+    "HF_HOME": str(Path(_FOLDER.name) / "home"),
+    "ORT_DISABLE_TELEMETRY": "1",
+}
 # For the processes that tests start.
 _ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 for _name in os.environ.keys() - _ENVIRONMENT.keys():
@@ -121,7 +124,9 @@ def _curves_drawn_once():
 
     def plot(metrics, path):
         kind = frozenset(
-            name for name in ("loss", "eval_loss", "eval_bleu") if any(row.get(name) is not None for row in metrics)
+            name
+            for name in ("loss", "eval_loss", "eval_bleu")
+            if any(row.get(name) is not None for row in metrics)
         )
         if kind in drawn:
             Path(path).write_bytes(drawn[kind])
@@ -148,7 +153,9 @@ def tiny_model():
 
 
 # Among them some that a small vocabulary splits, also in the middle of a character.
-COPIED_WORDS = "der Hund läuft über die Straße Mr. 3. Mai weiß größer. eins zwei, drei! ja? nein Öl Łódź 日本".split()
+COPIED_WORDS = (
+    "der Hund läuft über die Straße Mr. 3. Mai weiß größer. eins zwei, drei! ja? nein Öl Łódź 日本".split()
+)
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +168,13 @@ def copied_words() -> list[str]:
 def copier() -> Translator:
     """A translator that gives back what it is given, if that is of a few of the words above."""
     tokenizer = train_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
-    shape = {"d_model": 48, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    shape = {
+        "d_model": 48,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    }
     config = _make_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
     torch.manual_seed(1)
     model = VaswaniForSeq2SeqLM(config).train()
@@ -274,7 +287,9 @@ def vaswani(capsys):
         code = main([str(word) for word in words])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
-        sentences = [line.removeprefix("vaswani: ") for line in err.splitlines() if line.startswith("vaswani: ")]
+        sentences = [
+            line.removeprefix("vaswani: ") for line in err.splitlines() if line.startswith("vaswani: ")
+        ]
         assert len(sentences) == (code != 0), err
         return code, out, sentences[0] if sentences else ""
 

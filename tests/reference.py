@@ -61,7 +61,9 @@ def score_function(name: str, of_head: dict[str, Tensor]) -> Score:
         "dot": dot,
         "dot_mean": lambda query, key: dot(query, key) / len(query),
         "general": lambda query, key: dot(query, matrix("score_weight", len(query)) @ key),
-        "additive_linear": lambda query, key: dot(of_head["score_query"], query) + dot(of_head["score_key"], key),
+        "additive_linear": lambda query, key: (
+            dot(of_head["score_query"], query) + dot(of_head["score_key"], key)
+        ),
         "additive": additive,
     }[name]
 
@@ -85,7 +87,9 @@ def attention(
     outputs, rows = [], []
     for position, query in enumerate(queries):
         first = 0 if window is None else max(0, position - window)
-        end = position + 1 if causal else len(keys) if window is None else min(len(keys), position + window + 1)
+        end = (
+            position + 1 if causal else len(keys) if window is None else min(len(keys), position + window + 1)
+        )
         weights = softmax(torch.stack([score(query, key) for key in keys[first:end]]))
         outputs.append(weights @ values[first:end])
         rows.append(torch.cat([weights.new_zeros(first), weights, weights.new_zeros(len(keys) - end)]))
@@ -144,7 +148,9 @@ class Reference:
             ValueError: `activation_function` is not the paper's.
         """
         if config.activation_function != "relu":
-            raise ValueError(f'`activation_function` must be "relu" here, but is "{config.activation_function}".')
+            raise ValueError(
+                f'`activation_function` must be "relu" here, but is "{config.activation_function}".'
+            )
         self.weights = state_dict
         self.config = config
         self.attention_maps: dict[str, Tensor] = {}
@@ -163,7 +169,9 @@ class Reference:
             normalized.append(centered / torch.sqrt(variance + self.config.layer_norm_eps))
         return torch.stack(normalized) * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
-    def multi_head_attention(self, name: str, num_heads: int, states: Tensor, memory: Tensor, causal: bool) -> Tensor:
+    def multi_head_attention(
+        self, name: str, num_heads: int, states: Tensor, memory: Tensor, causal: bool
+    ) -> Tensor:
         """Section 3.2.2: Concat(head_1, …, head_h) W^O, one head at a time; from [T, D] and memory [S, D] to [T, D]."""
         queries = self.linear(f"{name}.q_proj", states)
         keys = self.linear(f"{name}.k_proj", memory)
@@ -171,7 +179,11 @@ class Reference:
         score_name = self.config.attention_score
         if name.endswith("encoder_attn") and self.config.cross_attention_score is not None:
             score_name = self.config.cross_attention_score
-        own = {key.split(".")[-1]: value for key, value in self.weights.items() if key.startswith(f"{name}.score_")}
+        own = {
+            key.split(".")[-1]: value
+            for key, value in self.weights.items()
+            if key.startswith(f"{name}.score_")
+        }
         heads, maps = [], []
         for head in range(num_heads):
             q, k, v = (head_columns(projected, head, num_heads) for projected in (queries, keys, values))
@@ -252,7 +264,9 @@ class Reference:
             return self.multi_head_attention(f"{layer}.self_attn", num_heads, x, x, causal=True)
 
         def attend_to_source(x: Tensor) -> Tensor:
-            return self.multi_head_attention(f"{layer}.encoder_attn", num_heads, x, encoder_states, causal=False)
+            return self.multi_head_attention(
+                f"{layer}.encoder_attn", num_heads, x, encoder_states, causal=False
+            )
 
         states = self.residual(f"{layer}.self_attn_layer_norm", states, attend_to_self)
         states = self.residual(f"{layer}.encoder_attn_layer_norm", states, attend_to_source)
@@ -260,7 +274,9 @@ class Reference:
 
     def end_of_stack(self, stack: str, states: Tensor) -> Tensor:
         """Section 3.1: a post-norm stack [T, D] ends as it is, a pre-norm stack with one more LayerNorm."""
-        return self.layer_norm(f"{stack}.layer_norm", states) if self.config.norm_position == "pre" else states
+        return (
+            self.layer_norm(f"{stack}.layer_norm", states) if self.config.norm_position == "pre" else states
+        )
 
     def logits(self, source_ids: Ids, target_ids: Ids) -> Tensor:
         """Section 3.4: the pre-softmax linear transformation [T, V]; row t predicts what follows target t."""
@@ -280,7 +296,11 @@ class Reference:
         return log_probs
 
     def loss(
-        self, pairs: list[tuple[Ids, Ids]], label_smoothing: float, form: str, excluded_class: int | None = None
+        self,
+        pairs: list[tuple[Ids, Ids]],
+        label_smoothing: float,
+        form: str,
+        excluded_class: int | None = None,
     ) -> Tensor:
         """Section 5.4: smoothed cross-entropy (nats), averaged over all tokens of all pairs (source ids, labels).
 
@@ -289,13 +309,20 @@ class Reference:
         losses = []
         for source_ids, labels in pairs:
             target_ids = [self.config.decoder_start_token_id, *labels[:-1]]
-            for row, label in zip(self.log_probs(source_ids, target_ids, excluded_class), labels, strict=True):
+            for row, label in zip(
+                self.log_probs(source_ids, target_ids, excluded_class), labels, strict=True
+            ):
                 losses.append(smoothed_cross_entropy(row, label, label_smoothing, form))
         return torch.stack(losses).sum() / len(losses)
 
     @torch.no_grad()
     def greedy(
-        self, source_ids: Ids, start_id: int, end_id: int, max_new_tokens: int, excluded_class: int | None = None
+        self,
+        source_ids: Ids,
+        start_id: int,
+        end_id: int,
+        max_new_tokens: int,
+        excluded_class: int | None = None,
     ) -> Ids:
         """Section 3.1: auto-regressive decoding, everything recomputed for each token; ids without start, with end."""
         target_ids = [start_id]

@@ -77,7 +77,9 @@ class SlowSearch:
         self.num_steps = 0
         while running and not self.is_over(running, pool):
             self.num_steps += 1
-            candidates = [pair for total, tokens in running for pair in self.extended(source, prefix, total, tokens)]
+            candidates = [
+                pair for total, tokens in running for pair in self.extended(source, prefix, total, tokens)
+            ]
             candidates = sorted(candidates, key=lambda pair: -pair[0])[:num_candidates]
             running = [(total, tokens) for total, tokens in candidates if not self.ends(prefix, tokens)]
             running = running[: self.num_beams]

@@ -55,7 +55,9 @@ def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) ->
     for _ in range(num_steps):
         pairs = [made_up_pair(rng, config.vocab_size, config.decoder_vocab_size) for _ in range(32)]
         sources, targets = zip(*pairs, strict=True)
-        model(input_ids=pad(sources, value=config.pad_token_id), labels=pad(targets, value=-100)).loss.backward()
+        model(
+            input_ids=pad(sources, value=config.pad_token_id), labels=pad(targets, value=-100)
+        ).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

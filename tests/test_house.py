@@ -77,7 +77,9 @@ def imports_of(name: str, source: str, known: set[str]) -> Iterator[str]:
             *("import_module", "__import__"),
         ):
             argument = node.args[0]
-            assert isinstance(argument, ast.Constant), f"{name}: import_module of something that nobody can read"
+            assert isinstance(argument, ast.Constant), (
+                f"{name}: import_module of something that nobody can read"
+            )
             level = len(argument.value) - len(argument.value.lstrip("."))
             targets = [resolved(level, argument.value[level:])]
         for target in targets:
@@ -124,13 +126,21 @@ def test_imports_point_down_and_in_no_circle():
             "model.language_models_vaswani imports publish.push",
         ),
         ("settings.base", "from ..checkpoint import files", "settings.base imports checkpoint.files"),
-        ("data.reading", "def read():\n    from vaswani_hf.training import run", "data.reading imports training.run"),
+        (
+            "data.reading",
+            "def read():\n    from vaswani_hf.training import run",
+            "data.reading imports training.run",
+        ),
         (
             "model.pipeline_vaswani",
             "import importlib\nimportlib.import_module('vaswani_hf.translation.translator')",
             "model.pipeline_vaswani imports translation.translator",
         ),
-        ("model.attention_vaswani", "from .modeling_vaswani import VaswaniModel", "circle of model.attention_vaswani"),
+        (
+            "model.attention_vaswani",
+            "from .modeling_vaswani import VaswaniModel",
+            "circle of model.attention_vaswani",
+        ),
     ],
 )
 def test_one_arrow_up_is_found(module, line, fault):
@@ -159,7 +169,10 @@ def hidden_calls_of(name: str, source: str) -> list[str]:
     """
     tree = ast.parse(source)
     imported = {
-        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
     faults = []
     for node in ast.walk(tree):
@@ -183,7 +196,10 @@ def test_no_module_is_looked_up_by_name_and_no_table_of_another_module_is_filled
     ("code", "fault"),
     [
         ("from importlib import import_module", "looks up a module by name"),
-        ("import importlib\ndef f(name):\n    return importlib.import_module(name)", "looks up a module by name"),
+        (
+            "import importlib\ndef f(name):\n    return importlib.import_module(name)",
+            "looks up a module by name",
+        ),
         ("PARTS = {'search': lambda: __import__('vaswani_hf.translation')}", "looks up a module by name"),
         ("from .model.tables import PARTS\nPARTS['search'] = lambda: 1", "fills `PARTS` of another module"),
     ],

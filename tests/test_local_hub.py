@@ -69,12 +69,19 @@ def sent(hub, method: str, pattern: str) -> list:
 def test_files_of_all_sizes_come_back(hub, api, repo_id, tmp_path):
     folder = tmp_path / "folder"
     (folder / "deep").mkdir(parents=True)
-    contents = {"config.json": b"{}", "empty.txt": b"", "deep/model.safetensors": WEIGHTS, "ä b%20.txt": b"\xff\0"}
+    contents = {
+        "config.json": b"{}",
+        "empty.txt": b"",
+        "deep/model.safetensors": WEIGHTS,
+        "ä b%20.txt": b"\xff\0",
+    }
     contents["README.md"] = b"---\nlicense: mit\nlanguage: [en, de]\npipeline_tag: translation\n---\nHello\n"
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     url = api.create_repo(repo_id)
-    commit = api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="All", commit_description="Of it")
+    commit = api.upload_folder(
+        repo_id=repo_id, folder_path=folder, commit_message="All", commit_description="Of it"
+    )
     assert url.repo_id == repo_id and commit.oid == hub.repository(repo_id).head()
     files = hub.repository(repo_id).files()
     assert files.pop(".gitattributes") and files == contents
@@ -86,7 +93,10 @@ def test_files_of_all_sizes_come_back(hub, api, repo_id, tmp_path):
     assert (info.sha, info.pipeline_tag, info.card_data.license) == (commit.oid, "translation", "mit")
     assert {"en", "de", "license:mit", "translation"} <= set(info.tags)
     sizes = {s.rfilename: (s.size, s.lfs and s.lfs.size) for s in info.siblings}
-    assert sizes["deep/model.safetensors"] == (len(WEIGHTS), len(WEIGHTS)) and sizes["config.json"] == (2, None)
+    assert sizes["deep/model.safetensors"] == (len(WEIGHTS), len(WEIGHTS)) and sizes["config.json"] == (
+        2,
+        None,
+    )
     assert [c.title for c in api.list_repo_commits(repo_id)] == ["All", "initial commit"]
     assert api.list_repo_commits(repo_id)[0].message == "Of it"
     host = {request.host.split(":")[0] for request in sent(hub, *UPLOAD) + sent(hub, *DOWNLOAD)}
@@ -108,9 +118,13 @@ def test_a_commit_adds_and_deletes_at_once(hub, api, repository):
     assert files == contents
     before = repository.head()
     with pytest.raises(HfHubHTTPError, match="412"):
-        api.create_commit(repository.id, [CommitOperationAdd("a", b"a")], commit_message="Late", parent_commit=head)
+        api.create_commit(
+            repository.id, [CommitOperationAdd("a", b"a")], commit_message="Late", parent_commit=head
+        )
     with pytest.raises(RevisionNotFoundError):
-        api.create_commit(repository.id, [CommitOperationAdd("a", b"a")], commit_message="No", revision="nowhere")
+        api.create_commit(
+            repository.id, [CommitOperationAdd("a", b"a")], commit_message="No", revision="nowhere"
+        )
     assert repository.head() == before
 
 
@@ -128,10 +142,13 @@ def test_branches_tags_and_commits_name_their_own_files(hub, api, repository, do
     first = repository.head()
     api.create_branch(repository.id, branch="exp/2")
     api.create_tag(repository.id, tag="v1.0", tag_message="First")
-    api.upload_file(repo_id=repository.id, path_in_repo="config.json", path_or_fileobj=b"[2]", revision="exp/2")
+    api.upload_file(
+        repo_id=repository.id, path_in_repo="config.json", path_or_fileobj=b"[2]", revision="exp/2"
+    )
     repository.commit({"config.json": b"[3]"})
     read = {
-        revision: download(repository.id, "config.json", revision=revision) for revision in ("v1.0", "exp/2", "main")
+        revision: download(repository.id, "config.json", revision=revision)
+        for revision in ("v1.0", "exp/2", "main")
     }
     assert read == {"v1.0": b"{}", "exp/2": b"[2]", "main": b"[3]"}
     assert download(repository.id, "config.json", revision=first) == b"{}"
@@ -146,7 +163,11 @@ def test_branches_tags_and_commits_name_their_own_files(hub, api, repository, do
         with pytest.raises(HfHubHTTPError, match="409"):
             call(
                 repository.id,
-                **{call.__name__.removeprefix("create_"): {"create_branch": "exp/2"}.get(call.__name__, "v1.0")},
+                **{
+                    call.__name__.removeprefix("create_"): {"create_branch": "exp/2"}.get(
+                        call.__name__, "v1.0"
+                    )
+                },
             )
     with pytest.raises(BadRequestError):
         api.create_branch(repository.id, branch="refs/pr/7")
@@ -179,7 +200,9 @@ def test_a_stranger_may_open_a_pull_request_and_nothing_else(hub, api, repositor
     assert (one.pr_revision, two.pr_revision, two.pr_num) == ("refs/pr/1", "refs/pr/2", 2)
     assert repository.head() == head
     assert download(repository.id, "config.json", revision="refs/pr/1") == b'{"by": "bob"}'
-    bobs.upload_file(repo_id=repository.id, path_in_repo="more.txt", path_or_fileobj=b"m", revision="refs/pr/2")
+    bobs.upload_file(
+        repo_id=repository.id, path_in_repo="more.txt", path_or_fileobj=b"m", revision="refs/pr/2"
+    )
     carol = HfApi(token=hub.add_user("carol"))
     with pytest.raises(HfHubHTTPError, match="403"):
         carol.upload_file(**file, revision="refs/pr/1")
@@ -239,7 +262,9 @@ def test_repositories_are_made_by_their_people(hub, api, repo_id):
     with pytest.raises(HfHubHTTPError, match="409"):
         api.create_repo(repo_id)
     data = api.create_repo(repo_id, repo_type="dataset")
-    assert data.repo_type == "dataset" and hub.repository(repo_id, type="dataset") is not hub.repository(repo_id)
+    assert data.repo_type == "dataset" and hub.repository(repo_id, type="dataset") is not hub.repository(
+        repo_id
+    )
     with pytest.raises(KeyError):
         hub.repository("alice/none")
 
@@ -252,7 +277,10 @@ def test_repositories_are_made_by_their_people(hub, api, repo_id):
         ("language: deutsch", '"language" with value "deutsch" is not valid'),
         ("tags: [1]", r'"tags\[0\]" must be a string'),
         ("a: b: c", "Invalid YAML"),
-        ("model-index: [{name: a, results: [{task: {type: b}, metrics: []}]}]", '"model-index" is not of the form'),
+        (
+            "model-index: [{name: a, results: [{task: {type: b}, metrics: []}]}]",
+            '"model-index" is not of the form',
+        ),
     ],
 )
 def test_a_card_with_bad_metadata_is_refused(api, repository, metadata, message):
@@ -382,11 +410,15 @@ def test_who_leaves_loopback_is_seen_and_who_leaks_a_token_too(hub, alice, tmp_p
     assert hub.strangers == ["CONNECT example.org:443 HTTP/1.0"] or hub.strangers == [
         "CONNECT example.org:443 HTTP/1.1"
     ]
-    request = urllib.request.Request(hub.transfers.url("0"), headers={"Authorization": f"Bearer {alice.token}"})
+    request = urllib.request.Request(
+        hub.transfers.url("0"), headers={"Authorization": f"Bearer {alice.token}"}
+    )
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(request)
     hub.clear()
-    assert [(request.host.split(":")[0], request.authorization) for request in hub.leaks] == [("localhost", True)]
+    assert [(request.host.split(":")[0], request.authorization) for request in hub.leaks] == [
+        ("localhost", True)
+    ]
     hub.forget_offences()
 
 
@@ -395,7 +427,9 @@ def test_a_dataset_is_loaded_by_configuration_split_and_revision(hub, repo_id, f
     from datasets import Dataset
 
     card = "---\nconfigs:\n- config_name: de-en\n  data_files:\n"
-    card += "".join(f"  - {{split: {split}, path: de-en/{split}-*}}\n" for split in ("train", "test")) + "---\n"
+    card += (
+        "".join(f"  - {{split: {split}, path: de-en/{split}-*}}\n" for split in ("train", "test")) + "---\n"
+    )
     repository = hub.create_repository(repo_id, type="dataset")
     for revision in ("one", "two"):
         contents = {"README.md": card.encode()}

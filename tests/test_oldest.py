@@ -27,7 +27,9 @@ def test_the_oldest_versions_are_those_that_are_declared():
     assert {name: Version(number) for name, number in pinned().items()} == declared
 
 
-@pytest.mark.skipif(not os.environ.get("VASWANI_OLDEST"), reason="needs the oldest versions: make test-oldest")
+@pytest.mark.skipif(
+    not os.environ.get("VASWANI_OLDEST"), reason="needs the oldest versions: make test-oldest"
+)
 def test_the_oldest_versions_are_installed():
     assert {name: Version(version(name)).base_version for name in pinned()} == {
         name: Version(number).base_version for name, number in pinned().items()

@@ -78,7 +78,9 @@ INSIDES = {
 }
 # Older transformers do without these, which is seen by their absence.
 WHERE_THERE = {"ExportedModel"}
-NAMES = [(module, name) for part in (PRIVATE, INSIDES) for module, names in part.items() for name in names.split()]
+NAMES = [
+    (module, name) for part in (PRIVATE, INSIDES) for module, names in part.items() for name in names.split()
+]
 # The loader and the exporter are the only files that look into these libraries.
 LIBRARIES = "transformers huggingface_hub torch datasets evaluate accelerate tokenizers ctranslate2".split()
 
@@ -171,7 +173,9 @@ def test_every_name_from_the_inside_of_a_library_is_in_the_list():
     missing = {}
     for place, nodes in our_nodes().items():
         for node in nodes:
-            if isinstance(node, ast.ImportFrom) and any((node.module or "").startswith(module) for module in INSIDES):
+            if isinstance(node, ast.ImportFrom) and any(
+                (node.module or "").startswith(module) for module in INSIDES
+            ):
                 names = [alias.name for alias in node.names]
                 listed = INSIDES.get(node.module or "", "").split()
             elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "constants":

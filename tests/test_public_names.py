@@ -57,7 +57,9 @@ def test_a_recipe_is_trained_and_its_model_evaluated_and_exported(tmp_path, few_
     with pytest.raises(ValueError, match="^There must be one reference per source sentence"):
         vaswani_hf.evaluate(translator, sources, references[1:])
     compared = vaswani_hf.export(tmp_path / "run", tmp_path / "marian", "marian")
-    assert json.loads((tmp_path / "marian" / "config.json").read_text())["model_type"] == "marian" and compared
+    assert (
+        json.loads((tmp_path / "marian" / "config.json").read_text())["model_type"] == "marian" and compared
+    )
 
 
 def test_a_checkpoint_is_pushed(tiny_checkpoint, repo_id, capsys):

@@ -14,7 +14,9 @@ from transformers.utils import is_torchao_available
 
 # torchao logs at each import which of its CUDA parts it cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
-logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
+logging.getLogger("torch.utils._pytree").addFilter(
+    lambda record: "register_constant" not in record.getMessage()
+)
 # Where Python writes no bytecode, each import compiles torchao and warns of its invalid escape sequences.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 

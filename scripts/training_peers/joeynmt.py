@@ -34,7 +34,12 @@ class CompetingManager(TrainManager):
 def configuration(settings: SimpleNamespace) -> dict[str, Any]:
     """JoeyNMT's configuration."""
     folder, shape = Path(settings.folder), settings.shape
-    text = {"voc_file": str(folder / "vocabulary.joeynmt"), "level": "word", "max_length": 1000, "lowercase": False}
+    text = {
+        "voc_file": str(folder / "vocabulary.joeynmt"),
+        "level": "word",
+        "max_length": 1000,
+        "lowercase": False,
+    }
     embeddings = {"embedding_dim": shape["width"], "scale": True, "dropout": 0.1}
     stack = {
         "type": "transformer",

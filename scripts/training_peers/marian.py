@@ -101,7 +101,9 @@ def start_training(settings: SimpleNamespace) -> subprocess.Popen:
     command = [sys.executable, "-c", code, json.dumps(training_options(settings))]
     # Its threads are those of the option.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    training = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
     training.send_signal(signal.SIGSTOP)
     return training
 

@@ -43,7 +43,9 @@ def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
     for split, pairs in splits.items():
         for side, column in (("source", "input_ids"), ("target", "labels")):
             lines = (" ".join(tokenizer.convert_ids_to_tokens(ids[:-1])) for ids in pairs[column])
-            (folder / f"{split}.pieces.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            (folder / f"{split}.pieces.{side}").write_text(
+                "".join(f"{line}\n" for line in lines), encoding="utf-8"
+            )
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])]
     pieces = [piece for piece in pieces if piece not in special]

@@ -27,7 +27,9 @@ def build(name: str, arguments: argparse.Namespace) -> torch.nn.Module:
     if name == "vaswani":
         return VaswaniForSeq2SeqLM(VaswaniConfig(**shape, label_smoothing=0.1)).train()
     ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0, "forced_eos_token_id": 2}
-    config = MarianConfig(**shape, **ids, activation_function="relu", scale_embedding=True, attn_implementation="sdpa")
+    config = MarianConfig(
+        **shape, **ids, activation_function="relu", scale_embedding=True, attn_implementation="sdpa"
+    )
     return MarianMTModel(config).train()
 
 
@@ -80,7 +82,15 @@ def main(words: list[str] | None = None) -> None:
     """Measure and print."""
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    numbers = {"width": 128, "ffn": 256, "heads": 4, "layers": 4, "vocabulary": 10000, "tokens": 4096, "length": 16}
+    numbers = {
+        "width": 128,
+        "ffn": 256,
+        "heads": 4,
+        "layers": 4,
+        "vocabulary": 10000,
+        "tokens": 4096,
+        "length": 16,
+    }
     for name, default in {**numbers, "repetitions": 7}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -116,7 +126,9 @@ def main(words: list[str] | None = None) -> None:
             f"{name:8} {median:8.3f} s/step  {arguments.tokens / median:10,.0f} target positions/s  {memory[name]:8,.0f} MiB"
         )
     ratios = [theirs / ours for ours, theirs in zip(times["vaswani"], times["marian"], strict=True)]
-    print(f"marian/vaswani: time {statistics.median(ratios):.2f}, memory {memory['marian'] / memory['vaswani']:.2f}")
+    print(
+        f"marian/vaswani: time {statistics.median(ratios):.2f}, memory {memory['marian'] / memory['vaswani']:.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ def validation_loss(model: torch.nn.Module, corpus: Corpus) -> float:
     for batch in TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None):
         inputs = {name: tensor.to(device) for name, tensor in collator(pairs.__getitems__(batch)).items()}
         logits, labels = model(**inputs).logits.float(), inputs["labels"]
-        summed = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum")
+        summed = F.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+        )
         total, tokens = total + summed.item(), tokens + int((labels != IGNORED_LABEL).sum())
     return total / tokens

@@ -25,7 +25,9 @@ class CompetingTrainer(Counting, VaswaniTrainer):
 def measures(shape: dict[str, int]) -> dict[str, int]:
     """The fields of a config, here and in MarianMT, by which a model has the measures of a shape."""
     names = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
-    fields = {f"{side}_{field}": shape[name] for side in ("encoder", "decoder") for field, name in names.items()}
+    fields = {
+        f"{side}_{field}": shape[name] for side in ("encoder", "decoder") for field, name in names.items()
+    }
     return {"d_model": shape["width"], **fields}
 
 
@@ -49,7 +51,12 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
         "bf16": {"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
     }
     # A pair longer than a batch would be refused.
-    data = {"source_language": "source", "target_language": "target", "max_length": min(100, shape["tokens"]), **files}
+    data = {
+        "source_language": "source",
+        "target_language": "target",
+        "max_length": min(100, shape["tokens"]),
+        **files,
+    }
     return make_recipe(
         {
             "output_dir": str(folder / "vaswani"),
@@ -64,7 +71,9 @@ def recipe_of(settings: SimpleNamespace) -> Recipe:
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
     """The corpus of the recipe, whose tokenizer lies beside the texts."""
     folder = Path(recipe.output_dir).parent
-    return TASKS[recipe.task].load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
+    return TASKS[recipe.task].load_corpus(
+        recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
+    )
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
@@ -85,9 +94,13 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     model = model_of(recipe, corpus)
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = CompetingTrainer(corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments)
+    trainer = CompetingTrainer(
+        corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments
+    )
     trainer.turns = turns
-    (folder / "means.json").write_text(json.dumps(described(recipe.training, arguments.device)), encoding="utf-8")
+    (folder / "means.json").write_text(
+        json.dumps(described(recipe.training, arguments.device)), encoding="utf-8"
+    )
     add_callbacks(trainer, recipe.publishing)
     trainer.add_callback(TurnsCallback(turns))
     try:

@@ -48,7 +48,13 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
     content = (folder / file).read_bytes()
     for how in ("{", "[]", "half", "a folder"):
         verify_manifest(folder / file, how)
-        refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_FILE if how == 'a folder' else NO_OBJECT}")
+        refuses(
+            vaswani,
+            hub,
+            repo_id,
+            folder,
+            f"{file} of '{folder}' {NO_FILE if how == 'a folder' else NO_OBJECT}",
+        )
         (folder / file).rmdir() if how == "a folder" else (folder / file).unlink()
         (folder / file).write_bytes(content)
 
@@ -60,17 +66,20 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
         (
             "tokenizer_config.json",
             "{}",
-            "tokenizer_config.json of '{folder}' must name the `pad_token` of the tokenizer, but does not; " + AGAIN,
+            "tokenizer_config.json of '{folder}' must name the `pad_token` of the tokenizer, but does not; "
+            + AGAIN,
         ),
         (
             "tokenizer_config.json",
             '{"pad_token": "<pad>"}',
-            "tokenizer_config.json of '{folder}' must name the `eos_token` of the tokenizer, but does not; " + AGAIN,
+            "tokenizer_config.json of '{folder}' must name the `eos_token` of the tokenizer, but does not; "
+            + AGAIN,
         ),
         (
             "tokenizer_config.json",
             "nothing",
-            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer_config.json; " + AGAIN,
+            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer_config.json; "
+            + AGAIN,
         ),
         (
             "tokenizer.json",
@@ -79,7 +88,9 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
         ),
     ],
 )
-def test_a_tokenizer_that_cannot_do_what_it_must(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
+def test_a_tokenizer_that_cannot_do_what_it_must(
+    hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence
+):
     folder = tiny_checkpoint()
     verify_manifest(folder / file, content)
     refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
@@ -98,7 +109,11 @@ def test_results_of_another_kind(hub, repo_id, tiny_checkpoint, vaswani, content
 
 def test_results_that_are_null(tiny_checkpoint):
     folder = tiny_checkpoint()
-    content = {"training": {"seconds": None, "versions": None}, "test": {"bleu": None, "chrf": None}, "data": None}
+    content = {
+        "training": {"seconds": None, "versions": None},
+        "test": {"bleu": None, "chrf": None},
+        "data": None,
+    }
     (folder / "results.json").write_text(json.dumps(content))
     assert "BLEU" not in str(model_card(folder, "alice/x"))
 
@@ -120,7 +135,9 @@ def test_a_recipe_with_an_unknown_key_is_named(hub, repo_id, tiny_checkpoint, va
     (folder / "recipe.yaml").write_text("steps: 3\n")
     code, _, sentence = vaswani("push", folder, repo_id)
     assert code == 1
-    assert sentence.startswith(f"The record '{folder / 'recipe.yaml'}' cannot be used: `steps` is no key of a recipe")
+    assert sentence.startswith(
+        f"The record '{folder / 'recipe.yaml'}' cannot be used: `steps` is no key of a recipe"
+    )
     assert ("model", repo_id) not in hub.repositories
 
 
@@ -142,7 +159,11 @@ def test_a_repository_without_a_checkpoint(hub, repo_id, vaswani):
 def test_a_repository_whose_tokenizer_is_damaged_is_named(hub, repo_id, tiny_checkpoint, vaswani, file):
     content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
     hub.create_repository(repo_id).commit(content | {file: b"{"})
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", f"{file} of '{repo_id}' {NO_OBJECT}")
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (
+        1,
+        "",
+        f"{file} of '{repo_id}' {NO_OBJECT}",
+    )
 
 
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):

@@ -92,9 +92,18 @@ def two_vocabularies(tmp_path_factory) -> str:
     source = train_tokenizer(["the dog runs over the street"] * 2, 280)
     target = train_tokenizer([TEXT] * 2, 275)
     torch.manual_seed(3)
-    shape = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    shape = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+    }
     config = VaswaniConfig(
-        vocab_size=len(source), decoder_vocab_size=len(target), share_encoder_decoder_embeddings=False, **shape
+        vocab_size=len(source),
+        decoder_vocab_size=len(target),
+        share_encoder_decoder_embeddings=False,
+        **shape,
     )
     VaswaniForSeq2SeqLM(config).save_pretrained(folder)
     save_tokenizers(source, target, folder)
@@ -170,7 +179,9 @@ translator.push_to_hub(again)
     assert torch.equal(torch.tensor(found["hidden"]), copier.model.model(ids, decoder_input_ids=ids)[0])
     assert found["translation"] == [{"translation_text": TEXT}]
     after = hub.repository(again).files()
-    assert {name for name in before if name.endswith(".py")} == {name for name in after if name.endswith(".py")}
+    assert {name for name in before if name.endswith(".py")} == {
+        name for name in after if name.endswith(".py")
+    }
     assert all(before[name] == after[name] for name in before if name.endswith((".py", "safetensors")))
     assert json.loads(after["config.json"]) == json.loads(before["config.json"])
 
@@ -225,7 +236,10 @@ def test_branch_tag_commit_and_pull_request(hub, fork, copier):
         assert model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
         translator = pipeline("translation", model=published, revision=revision)
         assert translator.model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
-        assert AutoConfig.from_pretrained(published, revision=revision).vocab_size == copier.model.config.vocab_size
+        assert (
+            AutoConfig.from_pretrained(published, revision=revision).vocab_size
+            == copier.model.config.vocab_size
+        )
         assert AutoTokenizer.from_pretrained(published, revision=revision).vocab_size
 
 
@@ -236,11 +250,15 @@ def test_private_and_gated(hub, fork, alice, bob, copier, access, monkeypatch, t
     monkeypatch.delenv("HF_TOKEN")
     for number, token in enumerate((None, bob.token)):
         with pytest.raises(OSError):
-            AutoModelForSeq2SeqLM.from_pretrained(published, token=token, cache_dir=tmp_path / f"stranger{number}")
+            AutoModelForSeq2SeqLM.from_pretrained(
+                published, token=token, cache_dir=tmp_path / f"stranger{number}"
+            )
     if access == "gated":
         hub.repository(published).grant("bob")
     reader = alice.token if access == "private" else bob.token
-    translator = pipeline("translation", model=published, token=reader, model_kwargs={"cache_dir": tmp_path / "own"})
+    translator = pipeline(
+        "translation", model=published, token=reader, model_kwargs={"cache_dir": tmp_path / "own"}
+    )
     assert translator(TEXT) == [{"translation_text": TEXT}]
 
 

@@ -47,7 +47,13 @@ def train_adapter(base, tokenizer, folder):
     trainer = Seq2SeqTrainer(
         model,
         Seq2SeqTrainingArguments(
-            str(folder), max_steps=40, learning_rate=2e-2, report_to="none", use_cpu=True, disable_tqdm=True, seed=1
+            str(folder),
+            max_steps=40,
+            learning_rate=2e-2,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+            seed=1,
         ),
         train_dataset=[row] * 16,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model),
@@ -71,7 +77,9 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path
     loaded = peft.PeftModel.from_pretrained(fresh, adapter)
     expected = logits(adapted, tokenizer)
     assert torch.equal(logits(loaded, tokenizer), expected)
-    assert not torch.allclose(logits(AutoModelForSeq2SeqLM.from_pretrained(published), tokenizer), expected, atol=0.1)
+    assert not torch.allclose(
+        logits(AutoModelForSeq2SeqLM.from_pretrained(published), tokenizer), expected, atol=0.1
+    )
     # transformers finds the base by the adapter's config.
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(adapter), tokenizer), expected)
     assert pipeline("translation", model=adapter, tokenizer=published)(TEXT) == [{"translation_text": TARGET}]
@@ -89,7 +97,9 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path
 
 def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vaswani, tmp_path):
     base = AutoModelForSeq2SeqLM.from_pretrained(copier_checkpoint)
-    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=2, init_lora_weights=False)
+    config = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=2, init_lora_weights=False
+    )
     adapted = peft.get_peft_model(base, config)
     shutil.copytree(copier_checkpoint, tmp_path / "both")
     for folder in (tmp_path / "both", tmp_path / "alone"):

@@ -168,7 +168,9 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     with locked_run(tmp_path):
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
-    assert re.fullmatch(rf"'{tmp_path}' has no locks \(.*\): see to it that no other process writes there\n", said)
+    assert re.fullmatch(
+        rf"'{tmp_path}' has no locks \(.*\): see to it that no other process writes there\n", said
+    )
     left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
     left.mkdir()
     with new_folder(tmp_path / "other") as folder:

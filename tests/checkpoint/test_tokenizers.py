@@ -88,7 +88,9 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("how", FOREIGN)
-def test_a_foreign_tokenizer_is_refused_by_every_command(hub, repo_id, tiny_checkpoint, vaswani, tmp_path, how):
+def test_a_foreign_tokenizer_is_refused_by_every_command(
+    hub, repo_id, tiny_checkpoint, vaswani, tmp_path, how
+):
     folder = tiny_checkpoint()
     if how == "more entries":
         larger = load_tokenizers(folder)[0]
@@ -116,7 +118,5 @@ def test_each_side_has_its_own_tokenizer(tiny_checkpoint, vaswani):
     source, target = load_tokenizers(folder)
     target.add_tokens(["<new>"])
     save_tokenizers(source, target, folder)
-    sentence = (
-        f"The target tokenizer must fit '{folder}', but has ids up to 266, more than the 266 classes of the model; "
-    )
+    sentence = f"The target tokenizer must fit '{folder}', but has ids up to 266, more than the 266 classes of the model; "
     assert vaswani("translate", folder, "--text", "der Hund")[2].startswith(sentence)

@@ -67,7 +67,10 @@ def test_the_help_has_descriptions_and_defaults(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["translate", "m", "--foo"], "vaswani translate: there is no option --foo; the nearest one is --format"),
+        (
+            ["translate", "m", "--foo"],
+            "vaswani translate: there is no option --foo; the nearest one is --format",
+        ),
         (["translate"], "vaswani translate: the following arguments are required: model"),
         (["score", "m", "--source=x"], "vaswani score: the following arguments are required: --target"),
         (["export", "m", "x", "y", "--format", "onnx"], "vaswani export: there is no argument 'y' to take"),
@@ -100,9 +103,18 @@ def test_a_word_that_is_no_command_is_answered_by_all_commands(capsys):
             ["plan", "r.yaml", "--hardware", "P100", "--tokens_per_second", "3"],
             "`--hardware` and `--tokens_per_second` ",
         ),
-        (["average", "a", "b", "--last", "2", "--output", "c"], "`--last` and `--best` choose from one run, but 2 "),
-        (["average", "a", "--output", "c"], "`checkpoints` must be two or more, or one run with `--last` or `--best`"),
-        (["average", "a", "--metric", "bleu", "--output", "c"], "`--metric bleu` is for `--best`, which is not given"),
+        (
+            ["average", "a", "b", "--last", "2", "--output", "c"],
+            "`--last` and `--best` choose from one run, but 2 ",
+        ),
+        (
+            ["average", "a", "--output", "c"],
+            "`checkpoints` must be two or more, or one run with `--last` or `--best`",
+        ),
+        (
+            ["average", "a", "--metric", "bleu", "--output", "c"],
+            "`--metric bleu` is for `--best`, which is not given",
+        ),
         (["translate", "m", "--num_beams", "two"], "`--num_beams` must be an integer, but is 'two'."),
         (
             ["translate", "m", "--dtype", "int4"],
@@ -138,6 +150,8 @@ def test_the_page_of_all_options_is_up_to_date():
 
 
 def test_the_command_line_imports_no_library_that_only_a_command_needs():
-    code = "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
+    code = (
+        "import vaswani_hf.cli, sys; print(*sorted({'datasets', 'sacrebleu', 'matplotlib'} & {*sys.modules}))"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == ""

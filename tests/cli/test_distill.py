@@ -48,7 +48,8 @@ def teacher(tmp_path_factory):
         patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
         train(
             load_recipe(
-                folder / "recipe.yaml", ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"]
+                folder / "recipe.yaml",
+                ["--save_steps", "20", "--max_steps", "100", "--numbers_train_size", "2000"],
             )
         )
     return folder / "checkpoints" / "numbers"
@@ -72,7 +73,10 @@ def read_back(recipe: Path, path: Path) -> list[tuple[str, str]]:
 
 
 def corpus(recipe: Path) -> list[tuple[str, str]]:
-    return [(pair["source"], pair["target"]) for pair in TASKS["translation"].load_split(load_recipe(recipe).data, "train", 1)]
+    return [
+        (pair["source"], pair["target"])
+        for pair in TASKS["translation"].load_split(load_recipe(recipe).data, "train", 1)
+    ]
 
 
 def test_pairs_are_those_of_the_translator(vaswani, teacher, recipe, tmp_path):
@@ -142,7 +146,9 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     pairs = tmp_path / "train.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in lines))
     output, given = tmp_path / "distilled.jsonl", ["--corpus", "null", "--train_pairs", pairs]
-    code, out, _ = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", output, "--keep_references")
+    code, out, _ = vaswani(
+        "distill", recipe, *given, "--teacher", teacher, "--output", output, "--keep_references"
+    )
     assert (
         code == 0
         and "from 4 sentences" in out
@@ -152,7 +158,9 @@ def test_empty_sides(vaswani, teacher, recipe, tmp_path):
     assert read_back(recipe, output) == [("seven", seven), ("two", two), ("two", "zwei")]
     # With nothing else there is no file.
     pairs.write_text(json.dumps({"translation": {"en": " ", "de": "zwei"}}) + "\n")
-    code, _, sentence = vaswani("distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl")
+    code, _, sentence = vaswani(
+        "distill", recipe, *given, "--teacher", teacher, "--output", tmp_path / "none.jsonl"
+    )
     assert code == 1 and "only empty translations for the" in sentence
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -161,11 +169,24 @@ def test_sentences_that_are_skipped_have_no_pairs(vaswani, teacher, recipe, tmp_
     texts = ["seven", "two", "five", "nine"]
     pairs, output = tmp_path / "train.jsonl", tmp_path / "distilled.jsonl"
     pairs.write_text("".join(json.dumps({"translation": {"en": text, "de": "x"}}) + "\n" for text in texts))
-    words = ["distill", recipe, "--corpus", "null", "--train_pairs", pairs, "--teacher", teacher, "--device", "cpu"]
+    words = [
+        "distill",
+        recipe,
+        "--corpus",
+        "null",
+        "--train_pairs",
+        pairs,
+        "--teacher",
+        teacher,
+        "--device",
+        "cpu",
+    ]
     words = [str(word) for word in (*words, "--output", output, "--on_error", "skip", "--keep_references")]
     assert main([*words, "--num_return_sequences", "40"]) == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert re.match("vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence)
+    assert re.match(
+        "vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence
+    )
     assert not output.exists()
     search = PyTorchBackend.search
 
@@ -269,7 +290,9 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
         (("fr", "de"), "checkpoint-80", "take a recipe of its languages"),
     ],
 )
-def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, tmp_path, languages, remedy, place):
+def test_a_teacher_of_other_languages_is_refused(
+    vaswani, teacher, recipe, tmp_path, languages, remedy, place
+):
     given = ["--source_language", languages[0], "--target_language", languages[1]]
     output = tmp_path / "distilled.jsonl"
     code, _, sentence = vaswani("distill", recipe, "--teacher", teacher / place, "--output", output, *given)
@@ -290,7 +313,9 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(vaswani
     sources, translator = [de for _, de in corpus(recipe)], Translator.from_pretrained(str(both), "cpu")
     found = [row["translation"] for row in rows_of(output)]
     assert [row["de"] for row in found] == sources
-    assert [row["en"] for row in found] == list(translator.translate(f">>en<< {source}" for source in sources))
+    assert [row["en"] for row in found] == list(
+        translator.translate(f">>en<< {source}" for source in sources)
+    )
     assert [row["en"] for row in found] != list(translator.translate(sources))
     code, _, sentence = vaswani(
         "distill", recipe, "--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *turned
@@ -343,13 +368,28 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
             "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl.",
         ),
         (
-            ["--target_language", "en", "--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"],
+            [
+                "--target_language",
+                "en",
+                "--corpus",
+                "null",
+                "--train_source",
+                "a.en",
+                "--train_target",
+                "a.de",
+            ],
             "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
             "'en'; name one of them otherwise.",
         ),
-        (["--teacher", "there", "./there"], "`--teacher` names one model twice, in there, ./there; name each once."),
+        (
+            ["--teacher", "there", "./there"],
+            "`--teacher` names one model twice, in there, ./there; name each once.",
+        ),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
-        (["--teacher", "nowhere/at/all"], "`--teacher` must be a checkpoint folder or user/name on the Hub, but is "),
+        (
+            ["--teacher", "nowhere/at/all"],
+            "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
+        ),
         (
             ["--teacher", "recipe.yaml", "--engine", "ctranslate2"],
             "'recipe.yaml' must be a folder that `vaswani export ",
@@ -408,7 +448,9 @@ def test_the_recipe_of_the_student():
 
 
 def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch, few_numbers):
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Distil a model\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "README.md").read_text(encoding="utf-8").split("## Distil a model\n")[1].split("\n## ")[0]
+    )
     block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0].replace("\\\n", " ")
     commands = [shlex.split(line.strip().removeprefix(".venv/bin/vaswani")) for line in block.splitlines()]
     assert [command[0] for command in commands].count("distill") >= 3 and commands[-1][0] == "train"

@@ -40,7 +40,12 @@ def few_samples(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    files = {"source": SOURCES, "reference": [f"{line} " for line in REFERENCES], **TRANSLATIONS, "short": ["eins"]}
+    files = {
+        "source": SOURCES,
+        "reference": [f"{line} " for line in REFERENCES],
+        **TRANSLATIONS,
+        "short": ["eins"],
+    }
     for name, lines in files.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -62,7 +67,9 @@ def checkpoints(tiny_model, tmp_path_factory):
     folders = {}
     for name, fields in (("first", {}), ("second", {"encoder_layers": 1})):
         folders[name] = tmp_path_factory.mktemp(name)
-        tiny_model(vocab_size=len(tokenizer), tie_word_embeddings=False, **fields).save_pretrained(folders[name])
+        tiny_model(vocab_size=len(tokenizer), tie_word_embeddings=False, **fields).save_pretrained(
+            folders[name]
+        )
         save_tokenizers(tokenizer, tokenizer, folders[name])
     return {name: str(path) for name, path in folders.items()}
 
@@ -97,12 +104,16 @@ def test_the_baseline_is_the_model_or_the_first_to_compare_and_nothing_is_left_t
 def test_checkpoints_and_files_are_compared_with_the_same_options(evaluate, checkpoints, folder):
     first, second = checkpoints.values()
     options = ["--max_new_tokens", "6", "--num_beams", "2", "--tokenize", "none", "--device", "cpu"]
-    code, out, errors = evaluate(first, "--compare", second, "b", *options, "--json", "--picture", "picture.png")
+    code, out, errors = evaluate(
+        first, "--compare", second, "b", *options, "--json", "--picture", "picture.png"
+    )
     assert code == 0, errors
     rows = {row["system"]: row for row in json.loads(out)["systems"]}
     assert list(rows) == [first, second, "b"]
     for name in (first, second):
-        translations = list(Translator.from_pretrained(name).translate(SOURCES, max_new_tokens=6, num_beams=2))
+        translations = list(
+            Translator.from_pretrained(name).translate(SOURCES, max_new_tokens=6, num_beams=2)
+        )
         direct = score_translations(translations, REFERENCES, tokenize="none")
         assert rows[name]["chrf"]["score"] == pytest.approx(direct["chrf"])
         assert direct["chrf"] > 0
@@ -188,7 +199,10 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ([], "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`."),
+        (
+            [],
+            "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`.",
+        ),
         (
             ["--compare", "a"],
             "`--compare` must have two systems or more, but there is only a; name another one, or leave out `--compare`.",
@@ -228,8 +242,14 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
             "`--output` is for the translations of one model; with `--compare` write those of each by `vaswani translate "
             "--output`, and compare the files.",
         ),
-        ([".", "--text", "source"], "`--reference` is for translations, but `--text` is for a language model; leave"),
-        ([".", "--trees", "source"], "`--reference` is for translations, but `--trees` is for a parser; leave one of"),
+        (
+            [".", "--text", "source"],
+            "`--reference` is for translations, but `--text` is for a language model; leave",
+        ),
+        (
+            [".", "--trees", "source"],
+            "`--reference` is for translations, but `--trees` is for a parser; leave one of",
+        ),
         (["a", "--picture", "new.png"], "`--picture` shows a comparison and must come with `--compare`."),
         (["a", "--compare", "b", "--picture", "new.pdf"], "`--picture` must end in .png, but is new.pdf."),
         (
@@ -286,4 +306,7 @@ def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, eval
     (folder / "nothing").write_text("\n" * 5)
     code, out, _ = evaluate("--compare", "out", "nothing", "--json")
     assert code == 0
-    assert [row["bleu"]["score"] for row in json.loads(out)["systems"]] == [pytest.approx(expected["bleu"]), 0]
+    assert [row["bleu"]["score"] for row in json.loads(out)["systems"]] == [
+        pytest.approx(expected["bleu"]),
+        0,
+    ]

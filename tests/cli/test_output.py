@@ -146,7 +146,10 @@ def test_standard_output_is_no_input(files, monkeypatch):
     with open("linked", "a", encoding="utf-8") as stdout, open("source", encoding="utf-8") as stdin:
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(sys, "stdin", stdin)
-        for inputs, name in (({"--source": "same"}, "`--source`, but both are same"), ({"--input": None}, "standard")):
+        for inputs, name in (
+            ({"--source": "same"}, "`--source`, but both are same"),
+            ({"--input": None}, "standard"),
+        ):
             with pytest.raises(ValueError, match=f"^Standard output must be another file than {name}"):
                 check_output(None, inputs)
         with pytest.raises(

@@ -18,7 +18,18 @@ import pytest
 from vaswani_hf.cli import main
 from vaswani_hf.model.scoring_vaswani import Translation
 
-LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. ", "die Straße", "Öl", "eins", "nein eins ja?", "zwei,"]
+LINES = [
+    "eins nein",
+    "",
+    "der Hund",
+    "ja? nein",
+    "  größer. ",
+    "die Straße",
+    "Öl",
+    "eins",
+    "nein eins ja?",
+    "zwei,",
+]
 TRANSLATED = "".join(f"{line.strip()}\n" for line in LINES)
 SPEED = r"{} sentences? in \d+\.\d s, [\d,]+\.\d sentences/s"
 
@@ -161,7 +172,10 @@ def test_search_options_reach_the_search(command, copier_checkpoint, copier, mon
 def test_long_texts_keep_their_lines(command, copier_checkpoint):
     text = "eins zwei, drei! ja? nein\n\n  der Hund größer."
     assert command("translate", copier_checkpoint, "--text", text, "--split_sentences")[1] == text + "\n"
-    assert command("translate", copier_checkpoint, "--text", text, "--split_sentences", "--stream")[1] == text + "\n"
+    assert (
+        command("translate", copier_checkpoint, "--text", text, "--split_sentences", "--stream")[1]
+        == text + "\n"
+    )
 
 
 def test_streams_show_words_as_they_come(command, copier_checkpoint, monkeypatch):
@@ -192,8 +206,28 @@ def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(command, copier
 
 def test_a_run_that_broke_off_is_continued(command, copier_checkpoint, source, tmp_path):
     output = tmp_path / "output"
-    argv = ("translate", copier_checkpoint, "--input", source, "--output", str(output), "--window", "4", "--json")
-    argv += ("--do_sample", "--num_beams", "1", "--seed", "5", "--repetition_guard", "false", "--temperature", "2.0")
+    argv = (
+        "translate",
+        copier_checkpoint,
+        "--input",
+        source,
+        "--output",
+        str(output),
+        "--window",
+        "4",
+        "--json",
+    )
+    argv += (
+        "--do_sample",
+        "--num_beams",
+        "1",
+        "--seed",
+        "5",
+        "--repetition_guard",
+        "false",
+        "--temperature",
+        "2.0",
+    )
     assert command(*argv)[0] == 0
     whole = output.read_bytes()
     lines = whole.split(b"\n")
@@ -255,7 +289,9 @@ def test_bad_lines_are_skipped_named_and_counted(command, copier_checkpoint, tmp
     ]
     records = [json.loads(line) for line in command(*argv, "--json", stdin=BAD)[1].splitlines()]
     assert [("error" in record) for record in records] == [False, True, True, False, True, False]
-    assert records[1]["text"] == "" and records[1]["error"].startswith("Line 2 of standard input must hold text")
+    assert records[1]["text"] == "" and records[1]["error"].startswith(
+        "Line 2 of standard input must hold text"
+    )
     # A run that broke off skips the same.
     output = tmp_path / "out"
     output.write_text("ja?\n\n", encoding="utf-8")
@@ -264,11 +300,25 @@ def test_bad_lines_are_skipped_named_and_counted(command, copier_checkpoint, tmp
 
 
 def test_a_bad_line_ends_the_work_behind_the_lines_before_it(command, copier_checkpoint, tmp_path):
-    argv = ("translate", copier_checkpoint, "--input_format", "json", "--num_beams", "2", "--max_new_tokens", "9")
+    argv = (
+        "translate",
+        copier_checkpoint,
+        "--input_format",
+        "json",
+        "--num_beams",
+        "2",
+        "--max_new_tokens",
+        "9",
+    )
     code, out, errors = command(*argv, stdin=BAD)
     assert (code, out) == (1, "ja?\n") and "Line 2 of standard input must hold text" in errors
     # The search does not know the line.
-    rows = [{"text": "ja?"}, {"text": "eins"}, {"text": "nein", "must_contain": ["Hund " * 30]}, {"text": "zwei,"}]
+    rows = [
+        {"text": "ja?"},
+        {"text": "eins"},
+        {"text": "nein", "must_contain": ["Hund " * 30]},
+        {"text": "zwei,"},
+    ]
     (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for options in ([], ["--workers", "2"]):
         code, out, errors = command(*argv, "--input", str(tmp_path / "in"), *options)
@@ -289,7 +339,9 @@ def test_a_setting_that_nothing_can_be_translated_with_ends_the_work(command, co
     assert "`num_return_sequences`" in last
 
 
-def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(command, copier_checkpoint, monkeypatch):
+def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(
+    command, copier_checkpoint, monkeypatch
+):
     argv = ("translate", copier_checkpoint, "--on_error", "skip")
     for options in ([], ["--stream"]):
         code, out, errors = command(*argv, *options, stdin=b"\xff\n\n\xfe\n")
@@ -316,29 +368,50 @@ def test_streams_skip_bad_lines(command, copier_checkpoint, monkeypatch):
 def test_bad_pairs_are_skipped_too(command, copier_checkpoint, copier, tmp_path):
     (tmp_path / "source").write_bytes(b"ja?\n\xff\neins\n")
     (tmp_path / "target").write_bytes(b"ja?\nnein\n\xff\n")
-    argv = ("score", copier_checkpoint, "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"))
+    argv = (
+        "score",
+        copier_checkpoint,
+        "--source",
+        str(tmp_path / "source"),
+        "--target",
+        str(tmp_path / "target"),
+    )
     assert command(*argv)[:2] == (1, "")
     code, out, errors = command(*argv, "--on_error", "skip")
     assert code == 0 and [bool(line) for line in out.split("\n")] == [True, False, False, False]
     assert "vaswani: 2 of 3 lines were skipped" in errors
     records = [json.loads(line) for line in command(*argv, "--on_error", "skip", "--json")[1].splitlines()]
-    assert records[0]["tokens"] and records[2]["error"].endswith("target must be UTF-8 text, but line 3 is not.")
+    assert records[0]["tokens"] and records[2]["error"].endswith(
+        "target must be UTF-8 text, but line 3 is not."
+    )
 
 
 def test_scores(command, copier_checkpoint, copier, source, tmp_path):
     target = tmp_path / "target"
     target.write_text(TRANSLATED, encoding="utf-8")
-    options = ["--source", source, "--target", str(target), "--length_penalty", "0.6", "--length_penalty_type", "gnmt"]
+    options = [
+        "--source",
+        source,
+        "--target",
+        str(target),
+        "--length_penalty",
+        "0.6",
+        "--length_penalty_type",
+        "gnmt",
+    ]
     code, out, errors = command("score", copier_checkpoint, *options)
     assert code == 0 and re.search(SPEED.format(10), errors)
-    expected = list(copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True))
+    expected = list(
+        copier.score(LINES, LINES, length_penalty=0.6, length_penalty_type="gnmt", return_alignments=True)
+    )
     for line, translation in zip(out.strip("\n").split("\n"), expected, strict=True):
         log_prob, score, tokens = line.split("\t")
         assert float(log_prob) == pytest.approx(translation.log_prob, abs=1e-4)
         assert float(score) == pytest.approx(translation.score, abs=1e-4)
         assert list(map(float, tokens.split())) == pytest.approx(translation.token_log_probs, abs=1e-4)
     records = [
-        json.loads(line) for line in command("score", copier_checkpoint, *options, "--json")[1].strip().split("\n")
+        json.loads(line)
+        for line in command("score", copier_checkpoint, *options, "--json")[1].strip().split("\n")
     ]
     assert [record["alignment"] for record in records] == [translation.alignment for translation in expected]
     assert [record["tokens"] for record in records] == [translation.tokens for translation in expected]
@@ -346,7 +419,9 @@ def test_scores(command, copier_checkpoint, copier, source, tmp_path):
 
 def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path):
     (tmp_path / "target").write_text("a\n")
-    code, out, errors = command("score", copier_checkpoint, "--source", source, "--target", str(tmp_path / "target"))
+    code, out, errors = command(
+        "score", copier_checkpoint, "--source", source, "--target", str(tmp_path / "target")
+    )
     assert (code, out) == (1, "")
     expected = f"{source} and {tmp_path / 'target'} must have equally many lines, but have 10 and 1."
     assert errors.strip() == f"vaswani: {expected}"
@@ -363,7 +438,10 @@ def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path
             "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
         ),
         (["--resume"], "`--resume` must come with `--output`, the file that is continued."),
-        (["--resume", "--text", "a", "--output", "x"], "`--resume` continues a file and must come without `--text`."),
+        (
+            ["--resume", "--text", "a", "--output", "x"],
+            "`--resume` continues a file and must come without `--text`.",
+        ),
         (
             ["--text", "a", "--input_format", "json"],
             "`--input_format json` must come with a file or standard input, not with `--text`.",
@@ -388,7 +466,10 @@ def test_misaligned_files_are_named(command, copier_checkpoint, source, tmp_path
         (["--seed", "-1"], "`--seed` must be 0 or more, but is -1."),
         (["--top_p", "2"], "`--top_p` must be 1 or less, but is 2.0."),
         (["--length_penalty", "nan"], "`--length_penalty` must be a finite number, but is nan."),
-        (["--length_penalty_type", "google"], "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'."),
+        (
+            ["--length_penalty_type", "google"],
+            "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'.",
+        ),
         (["--workers", "0"], "`--workers` must be 1 or more, but is 0."),
         (
             ["--num_beams", "2", "--num_return_sequences", "3"],
@@ -402,7 +483,9 @@ def test_a_mistake_is_one_sentence_before_the_model_is_loaded(command, argv, mes
 
 def test_an_unknown_device_is_named(capsys, copier_checkpoint):
     assert main(["translate", copier_checkpoint, "--text", "a", "--device", "tpu9"]) == 1
-    assert "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'." in capsys.readouterr().err
+    assert (
+        "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'." in capsys.readouterr().err
+    )
     assert main(["translate", copier_checkpoint, "--text", "a", "--device", "cuda", "--workers", "2"]) == 1
     assert "`--workers` is for the CPU; with more than one leave out `--device`" in capsys.readouterr().err
 
@@ -479,7 +562,18 @@ def long_run(python, copier_checkpoint, tmp_path):
     """A command with two workers that has begun to write, on input that does not end."""
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, python, "translate", copier_checkpoint, "--workers", "2", "--window", "4"],
+        [
+            sys.executable,
+            "-c",
+            COMMAND,
+            python,
+            "translate",
+            copier_checkpoint,
+            "--workers",
+            "2",
+            "--window",
+            "4",
+        ],
         stdin=feeder.stdout,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -578,5 +672,7 @@ def test_what_is_there_already_is_never_cut_off(command, copier_checkpoint, tmp_
         )
         assert code == 1 and message in errors
         assert longer.read_text() == content
-    code, _, errors = command("translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume")
+    code, _, errors = command(
+        "translate", copier_checkpoint, "--text", "eins", "--output", str(longer), "--resume"
+    )
     assert (code, errors) == (1, "vaswani: `--resume` continues a file and must come without `--text`.\n")

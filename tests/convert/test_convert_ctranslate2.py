@@ -24,7 +24,9 @@ from vaswani_hf.model.backend_vaswani import Segment
 from vaswani_hf.model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
-WORDS = dict(zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True))
+WORDS = dict(
+    zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True)
+)
 SOURCES = ["one two three four five four two", "three one", "five", "two two one four"]
 TARGETS = ["eins zwei drei vier zwei", "drei eins vier", "", "vier"]
 EXPRESSIBLE = {
@@ -66,12 +68,23 @@ SEARCHES = {
     "no length penalty": {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"},
     "coverage": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
     "n-best": {"num_beams": 5, "num_return_sequences": 3, "length_penalty_type": "gnmt"},
-    "limits of sentences": {"num_beams": 3, "max_length_a": 0.5, "max_length_b": 2, "length_penalty_type": "gnmt"},
+    "limits of sentences": {
+        "num_beams": 3,
+        "max_length_a": 0.5,
+        "max_length_b": 2,
+        "length_penalty_type": "gnmt",
+    },
     "greedy, limits of sentences": {"num_beams": 1, "max_length_a": 0.5, "max_length_b": 1.0},
     "as many as beams": {"num_beams": 4, "length_penalty": 3.0, "early_stopping": True},
     "one limit": {"num_beams": 3, "max_new_tokens": 4, "length_penalty_type": "gnmt"},
     "transformers' limit": {"num_beams": 3, "max_length": 5, "length_penalty_type": "gnmt"},
-    "two limits": {"num_beams": 2, "max_length": 6, "max_length_a": 0, "max_length_b": 3, "early_stopping": "never"},
+    "two limits": {
+        "num_beams": 2,
+        "max_length": 6,
+        "max_length_a": 0,
+        "max_length_b": 3,
+        "early_stopping": "never",
+    },
 }
 
 
@@ -97,7 +110,9 @@ def searching(tiny_config, joint, tmp_path_factory):
         sentences = [rng.choices(list(WORDS), k=rng.randint(1, 7)) for _ in range(32)]
         inputs = tokenizer([" ".join(words) for words in sentences], return_tensors="pt", padding=True)
         targets = [" ".join(WORDS[word] for word in words) for words in sentences]
-        model(**inputs, labels=tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]).loss.backward()
+        model(
+            **inputs, labels=tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
+        ).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
@@ -120,8 +135,13 @@ def log_probs_of(model, source_ids, target_ids):
     start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):
-        inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([[start, *target[:-1]]])}
-        inputs |= {f"{side}attention_mask": torch.ones_like(inputs[f"{side}input_ids"]) for side in ("", "decoder_")}
+        inputs = {
+            "input_ids": torch.tensor([source]),
+            "decoder_input_ids": torch.tensor([[start, *target[:-1]]]),
+        }
+        inputs |= {
+            f"{side}attention_mask": torch.ones_like(inputs[f"{side}input_ids"]) for side in ("", "decoder_")
+        }
         with torch.no_grad():
             log_probs = model(**inputs).logits.log_softmax(-1)
         rows.append(log_probs[0, range(len(target)), target].tolist())
@@ -129,7 +149,9 @@ def log_probs_of(model, source_ids, target_ids):
 
 
 def largest_difference(rows, others):
-    return max(abs(a - b) for row, other in zip(rows, others, strict=True) for a, b in zip(row, other, strict=True))
+    return max(
+        abs(a - b) for row, other in zip(rows, others, strict=True) for a, b in zip(row, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
@@ -152,7 +174,9 @@ def test_two_vocabularies(tiny_model, tokenizers, tmp_path):
     model = tiny_model(share_encoder_decoder_embeddings=False, **sizes)
     to_ctranslate2(model, tokenizers, tmp_path / "out")
     translator = CTranslate2Backend(tmp_path / "out")
-    assert [len(t) for t in (translator.source_tokenizer, translator.target_tokenizer)] == list(sizes.values())
+    assert [len(t) for t in (translator.source_tokenizer, translator.target_tokenizer)] == list(
+        sizes.values()
+    )
     source, target = ids_of(tokenizers[0], SOURCES), ids_of(tokenizers[1], TARGETS)
     scores = translator.log_probs(source, [ids[:-1] for ids in target])
     assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
@@ -225,7 +249,9 @@ AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best
 
 @pytest.mark.parametrize("name", sorted(AFTER_A_PREFIX))
 def test_the_search_after_a_prefix_is_that_of_generate(searching, name):
-    prefixes = [ids[:-1] for ids in ids_of(searching[1].target_tokenizer, ["zwei vier", "drei", "", "eins zwei drei"])]
+    prefixes = [
+        ids[:-1] for ids in ids_of(searching[1].target_tokenizer, ["zwei vier", "drei", "", "eins zwei drei"])
+    ]
     longest = max(map(len, prefixes))
     rows = [[1] * (longest - len(ids)) + [0, *ids] for ids in prefixes]
     compare_searches(searching, SEARCHES[name], prefixes, decoder_input_ids=torch.tensor(rows))
@@ -294,9 +320,7 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
         assert len(hypotheses) == 2
         assert max(len(hypothesis.token_ids) for hypothesis in hypotheses) <= 5
     assert search(translator, []) == []
-    message = (
-        "`renormalize_logits` is no setting of the engine ctranslate2, which has num_beams, num_return_sequences, "
-    )
+    message = "`renormalize_logits` is no setting of the engine ctranslate2, which has num_beams, num_return_sequences, "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         search(translator, source, renormalize_logits=True)
     with pytest.raises(
@@ -308,7 +332,9 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
-def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(tiny_model, joint, tmp_path, quantization):
+def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(
+    tiny_model, joint, tmp_path, quantization
+):
     model = tiny_model(vocab_size=len(joint[0]))
     before = copy.deepcopy(model.state_dict())
     for name, kind in (("full", None), ("small", quantization)):

@@ -176,7 +176,9 @@ def test_the_tables_hold_the_longest_input_and_output(tiny_model, longest, setti
     model = tiny_model()
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
-    tokenizers = longest and [PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), model_max_length=longest)] * 2
+    tokenizers = (
+        longest and [PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), model_max_length=longest)] * 2
+    )
     assert to_marian(model, tokenizers).config.max_position_embeddings == expected
 
 
@@ -185,7 +187,12 @@ def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
     assert to_marian(model).generation_config.max_length == 1074
     assert not caplog.records
     model.generation_config = GenerationConfig(
-        num_beams=4, length_penalty=0.6, length_penalty_type="gnmt", max_length_a=1.0, max_length_b=50, eos_token_id=2
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="gnmt",
+        max_length_a=1.0,
+        max_length_b=50,
+        eos_token_id=2,
     )
     model.generation_config.coverage_penalty = 0.0
     marian = to_marian(model)
@@ -225,11 +232,14 @@ def checkpoint(tiny_model, tokenizers, tmp_path_factory):
 def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     folder = checkpoint()
     assert main(["export", str(folder), str(tmp_path / "new" / "marian"), "--format", "marian"]) == 0
-    modes = {(tmp_path / "new" / "marian" / name).stat().st_mode for name in ("config.json", "model.safetensors")}
+    modes = {
+        (tmp_path / "new" / "marian" / name).stat().st_mode for name in ("config.json", "model.safetensors")
+    }
     assert len(modes) == 1
     line = capsys.readouterr().out
     assert re.fullmatch(
-        r"Largest difference between the logits of MarianMT and the checkpoint's on sample inputs: \S+\.\n", line
+        r"Largest difference between the logits of MarianMT and the checkpoint's on sample inputs: \S+\.\n",
+        line,
     )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["marian"]
     marian = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "new" / "marian")
@@ -238,7 +248,9 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     assert tokenizer("two five").input_ids == AutoTokenizer.from_pretrained(folder)("two five").input_ids
     original = AutoModelForSeq2SeqLM.from_pretrained(folder)
     batch, is_real = batch_of(original.config)
-    torch.testing.assert_close(marian(**batch).logits[is_real], original(**batch).logits[is_real], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        marian(**batch).logits[is_real], original(**batch).logits[is_real], rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,7 +309,9 @@ def test_what_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
     folder = checkpoint(norm_position="pre")
     capsys.readouterr()
     assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 1
-    assert capsys.readouterr().err.startswith("vaswani: `norm_position` is 'pre', which MarianMT cannot express")
+    assert capsys.readouterr().err.startswith(
+        "vaswani: `norm_position` is 'pre', which MarianMT cannot express"
+    )
     monkeypatch.setattr("vaswani_hf.convert.marian._reordered", lambda name, tensor, halves: tensor.clone())
     with pytest.raises(
         ValueError, match="^The largest difference between the logits of MarianMT and the checkpoint's "
@@ -350,7 +364,10 @@ def test_the_current_folder_stays_while_one_in_it_is_written(checkpoint, tmp_pat
     ("arguments", "message"),
     [
         (("tflite",), '`format` must be "marian", "ctranslate2" or "onnx", but is \'tflite\'.'),
-        (("marian", "int8"), '`quantization` is for the format "ctranslate2", but is \'int8\' with "marian".'),
+        (
+            ("marian", "int8"),
+            '`quantization` is for the format "ctranslate2", but is \'int8\' with "marian".',
+        ),
         (
             ("ctranslate2", "int4"),
             '`quantization` must be "int8", "int16", "float16" or "bfloat16", but is \'int4\'; leave it out for the '

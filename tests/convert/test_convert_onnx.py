@@ -99,7 +99,9 @@ def test_transformers_loads_the_folder(checkpoint, exported):
     loaded = base.ExportedModel.from_pretrained(exported)
     assert list(loaded.components) == ["encoder", "prefill", "decode"]
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
-    inputs = {name: tensor for name, tensor in sample_batch(model.config).items() if not name.startswith("decoder")}
+    inputs = {
+        name: tensor for name, tensor in sample_batch(model.config).items() if not name.startswith("decoder")
+    }
     states = loaded.runners["encoder"](**inputs).last_hidden_state
     expected = model.get_encoder()(**inputs).last_hidden_state
     is_real = inputs["attention_mask"].bool()
@@ -123,14 +125,16 @@ def test_what_computes_something_else_is_not_kept(checkpoint, without_graphs, tm
 def test_without_onnx_runtime_the_line_says_so(checkpoint, without_graphs, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_hf.convert.onnx.find_spec", lambda name: None)
     line = export(checkpoint, tmp_path / "out", "onnx")
-    assert line == "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."
+    assert (
+        line == "The ONNX graphs were not compared with the checkpoint, because onnxruntime is not installed."
+    )
 
 
 def test_a_table_shorter_than_what_is_traced_is_named(tiny_model, tmp_path):
-    tiny_model(**SMALL, position_embedding="learned", max_position_embeddings=3).save_pretrained(tmp_path / "short")
-    message = (
-        "`max_position_embeddings` is 3, of which the format onnx needs at least 5: it is traced with as many tokens."
+    tiny_model(**SMALL, position_embedding="learned", max_position_embeddings=3).save_pretrained(
+        tmp_path / "short"
     )
+    message = "`max_position_embeddings` is 3, of which the format onnx needs at least 5: it is traced with as many tokens."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "short", tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()

@@ -65,7 +65,9 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
     assert capsys.readouterr().out == "16 features, tokenizers: False\n"
     saved = load_file(tmp_path / "checkpoint" / "model.safetensors")
     written = torch.load(tmp_path / "out" / "embeddings.pt", weights_only=True)
-    assert any(torch.equal(weight.half(), written) for weight in saved.values() if weight.shape == written.shape)
+    assert any(
+        torch.equal(weight.half(), written) for weight in saved.values() if weight.shape == written.shape
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,12 @@ def test_a_new_format_is_refused_by_name_where_it_cannot(folder, tmp_path, field
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("expressible", [MARIAN, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title)
-def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(tiny_config, monkeypatch, expressible):
+@pytest.mark.parametrize(
+    "expressible", [MARIAN, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title
+)
+def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
+    tiny_config, monkeypatch, expressible
+):
     config = tiny_config()
     monkeypatch.setitem(VaswaniConfig.__annotations__, "new_field", int)
     monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)

@@ -125,7 +125,9 @@ def test_every_epoch_cuts_at_the_same_lengths(lengths):
     def shapes(epoch):
         batches = list(sampler(lengths, epoch=epoch))
         assert len(batches) == len(sampler(lengths))
-        return Counter(tuple(zip(source[batch].tolist(), target[batch].tolist(), strict=True)) for batch in batches)
+        return Counter(
+            tuple(zip(source[batch].tolist(), target[batch].tolist(), strict=True)) for batch in batches
+        )
 
     assert shapes(0) == shapes(1) == shapes(20)
 
@@ -139,8 +141,16 @@ def test_the_order_of_batches_is_not_the_order_of_lengths(lengths):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ([3, 11], [2, 2], "`source_tokens` must be at least the 11 tokens of the longest source sentence, but is 10."),
-        ([3, 4], [2, 12], "`target_tokens` must be at least the 12 tokens of the longest target sentence, but is 10."),
+        (
+            [3, 11],
+            [2, 2],
+            "`source_tokens` must be at least the 11 tokens of the longest source sentence, but is 10.",
+        ),
+        (
+            [3, 4],
+            [2, 12],
+            "`target_tokens` must be at least the 12 tokens of the longest target sentence, but is 10.",
+        ),
     ],
 )
 def test_a_pair_beyond_a_budget_is_an_error(source, target, message):
@@ -153,7 +163,9 @@ def test_a_pair_beyond_a_budget_is_an_error(source, target, message):
 def test_most_positions_of_real_batches_are_tokens():
     sides = []
     for language in ("en", "de"):
-        with gzip.open(DATA / "multi30k" / f"train.{language}.gz", "rt", encoding="utf-8", newline="\n") as file:
+        with gzip.open(
+            DATA / "multi30k" / f"train.{language}.gz", "rt", encoding="utf-8", newline="\n"
+        ) as file:
             sides.append([line.strip() for line in file])
     # Training on all sentences would take most of the time and change little.
     encode = train_tokenizer([*sides[0][::5], *sides[1][::5]], 10_000).backend_tokenizer.encode_batch_fast
@@ -179,7 +191,9 @@ def test_a_batch_by_hand():
 
 
 def test_parts_of_a_batch_hold_every_pair_once_and_no_padding_that_is_only_another_part_s():
-    pairs = [{"input_ids": [5] * length + [2], "labels": [6] * (9 - length) + [2]} for length in (1, 2, 3, 6, 8)]
+    pairs = [
+        {"input_ids": [5] * length + [2], "labels": [6] * (9 - length) + [2]} for length in (1, 2, 3, 6, 8)
+    ]
     batch = PairCollator(1)(pairs)
     parts = cut_into_parts(batch, 20)
     assert [len(part["labels"]) for part in parts] == [2, 2, 1]

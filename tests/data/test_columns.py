@@ -49,7 +49,9 @@ FORMS = {
     "put together": lambda pairs: concatenate_datasets(
         [pairs.select(range(900)), pairs.select(range(900, len(pairs)))]
     ),
-    "with a column of its own": lambda pairs: pairs.flatten_indices().add_column("more", list(range(len(pairs)))),
+    "with a column of its own": lambda pairs: pairs.flatten_indices().add_column(
+        "more", list(range(len(pairs)))
+    ),
 }
 
 
@@ -61,11 +63,13 @@ def test_rows_and_lengths_are_those_of_the_dataset(prepared, form):
     batch = np.random.default_rng(1).permutation(len(pairs))[:200].tolist()
     got = rows.__getitems__(batch)
     expected = [pairs[number] for number in batch]
-    assert [pair.keys() for pair in got] == [row.keys() - {"source_length", "target_length"} for row in expected]
+    assert [pair.keys() for pair in got] == [
+        row.keys() - {"source_length", "target_length"} for row in expected
+    ]
     for pair, row in zip(got, expected, strict=True):
-        assert {name: list(cell) if name in ("input_ids", "labels") else cell for name, cell in pair.items()} == {
-            name: row[name] for name in pair
-        }
+        assert {
+            name: list(cell) if name in ("input_ids", "labels") else cell for name, cell in pair.items()
+        } == {name: row[name] for name in pair}
         assert type(pair["index"]) is int
     for left, right in zip(PairCollator(1)(got).values(), PairCollator(1)(expected).values(), strict=True):
         assert left.dtype == right.dtype
@@ -116,12 +120,19 @@ def test_the_digest_is_that_of_the_pairs(prepared, raw, tokenizer, tmp_path, mon
 def test_the_digest_tells_pairs_apart(tokenizer):
     def digest(*pairs):
         raw = Dataset.from_list([{"source": source, "target": target} for source, target in pairs])
-        return corpus_digest(prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None)[0])[
-            "sha256"
-        ]
+        return corpus_digest(
+            prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None)[0]
+        )["sha256"]
 
     one, two = ("ab", "cd"), ("ef", "gh")
-    variants = [(one, two), (two, one), (one,), (("ab", "ef"), ("cd", "gh")), (one, ("ef", "gi")), (one, two, two)]
+    variants = [
+        (one, two),
+        (two, one),
+        (one,),
+        (("ab", "ef"), ("cd", "gh")),
+        (one, ("ef", "gi")),
+        (one, two, two),
+    ]
     assert len({digest(*pairs) for pairs in variants}) == len(variants)
     # The same tokens one after the other, cut elsewhere, are other pairs.
     left, right = (
@@ -143,7 +154,9 @@ def test_the_digest_of_a_stream_reads_its_beginning_and_leaves_its_place(raw, to
     assert digest == corpus_digest(raw.select(range(1000)).to_iterable_dataset())
     assert digest != corpus_digest(raw.select(range(999)).to_iterable_dataset())
     seen += [next(batches) for _ in range(40)]
-    fresh, _ = prepare_pairs(raw.to_iterable_dataset(), tokenizer, tokenizer, max_length=50, max_length_ratio=None)
+    fresh, _ = prepare_pairs(
+        raw.to_iterable_dataset(), tokenizer, tokenizer, max_length=50, max_length_ratio=None
+    )
     whole = iter(EndlessStream(fresh, 60, 60, seed=1, window_batches=3))
     assert seen == [next(whole) for _ in range(45)]
     assert all(left != right for left, right in pairwise(seen))

@@ -33,7 +33,9 @@ def calls(monkeypatch) -> list[str]:
 
     def count(module, name):
         own = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, **kwargs: (names.append(name), own(*args, **kwargs))[1])
+        monkeypatch.setattr(
+            module, name, lambda *args, **kwargs: (names.append(name), own(*args, **kwargs))[1]
+        )
 
     count(translation, "train_tokenizers")
     count(corpus_cache, "corpus_digest")
@@ -77,7 +79,8 @@ def test_tokenizers_and_digest_are_made_once_for_a_corpus(run, calls, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"vocab_size": 262}, {"lowercase": True}, {"normalization": "NFC"}, {"shared_vocabulary": False}]
+    "change",
+    [{"vocab_size": 262}, {"lowercase": True}, {"normalization": "NFC"}, {"shared_vocabulary": False}],
 )
 def test_another_tokenizer_is_trained(run, calls, change):
     run()
@@ -144,7 +147,9 @@ def test_a_damaged_digest_is_computed_again(run, calls, content, tmp_path):
 
 
 def test_pairs_in_memory_are_hashed_each_time(calls):
-    pairs = Dataset.from_dict({"input_ids": [[1]], "labels": [[2]], "source_length": [1], "target_length": [1]})
+    pairs = Dataset.from_dict(
+        {"input_ids": [[1]], "labels": [[2]], "source_length": [1], "target_length": [1]}
+    )
     assert kept_digest(pairs) == kept_digest(pairs) == corpus_digest(pairs)
     assert calls == ["corpus_digest"] * 2
 

@@ -141,7 +141,9 @@ def write_records(path: Path) -> None:
     elif path.suffix == ".json":
         path.write_text(json.dumps(RECORDS, ensure_ascii=False, indent=1), encoding="utf-8")
     else:
-        path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in RECORDS), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in RECORDS), encoding="utf-8"
+        )
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -156,7 +158,9 @@ def test_translation_columns(tmp_path, name, streaming):
 def test_columns_named_by_the_languages(tmp_path):
     (tmp_path / "lines.json").write_text('{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n')
     (tmp_path / "array.json").write_text(' \n\n[{"de": "a", "en": "b"}]\n')
-    assert read(pairs_file=tmp_path / "array.json", source_language="de", target_language="en") == [("a", "b")]
+    assert read(pairs_file=tmp_path / "array.json", source_language="de", target_language="en") == [
+        ("a", "b")
+    ]
     (tmp_path / "quoted.csv").write_bytes(b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n')
     assert read(pairs_file=tmp_path / "lines.json", source_language="de", target_language="en") == [
         ("a", "b"),
@@ -235,7 +239,11 @@ def test_columns_named_by_the_languages(tmp_path):
             b'{"translation": {"de": "a", "target": "b"}}\n',
             "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
         ),
-        ("a.jsonl", b'{"source": 3, "target": "b"}\n', "{}, row 1: The column `source` must hold text, but holds 3."),
+        (
+            "a.jsonl",
+            b'{"source": 3, "target": "b"}\n',
+            "{}, row 1: The column `source` must hold text, but holds 3.",
+        ),
     ],
 )
 def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
@@ -322,7 +330,10 @@ def numbered(folder: Path, counts: dict[str, int]) -> Path:
 @pytest.mark.parametrize("streaming", [False, True])
 def test_several_files_are_read_one_after_another(tmp_path, streaming):
     folder = numbered(tmp_path, {"a.en": 2, "a.de": 2, "b.en": 1, "b.de": 1, "b[1].en": 1, "b[1].de": 1})
-    files = {"source_file": [folder / "b.en", f"{folder}/a.en"], "target_file": [f"{folder}/b.de", folder / "a.de"]}
+    files = {
+        "source_file": [folder / "b.en", f"{folder}/a.en"],
+        "target_file": [f"{folder}/b.de", folder / "a.de"],
+    }
     expected = [("b.en 0", "b.de 0"), ("a.en 0", "a.de 0"), ("a.en 1", "a.de 1")]
     assert read(**files, streaming=streaming) == expected
     # The files of a pattern come by name; a file of this very name is no pattern.
@@ -353,13 +364,24 @@ def test_several_files_are_read_one_after_another(tmp_path, streaming):
         ("*.fr", "a.de", "`source_file` must be an existing file, but there is none like {}/*.fr."),
         (["a.en", "c.en"], ["a.de", "b.de"], "`source_file` must be an existing file, but is {}/c.en."),
         # Each is aligned by itself, though together they have equally many lines.
-        (["a.en", "b.en"], ["b.de", "a.de"], "{0}/a.en and {0}/b.de must have equally many lines, but have 3 and 2."),
-        (["a.en", "o.en"], ["a.de", "o.en"], "{0}/o.en and {0}/o.en must hold sentence pairs, but there are none."),
+        (
+            ["a.en", "b.en"],
+            ["b.de", "a.de"],
+            "{0}/a.en and {0}/b.de must have equally many lines, but have 3 and 2.",
+        ),
+        (
+            ["a.en", "o.en"],
+            ["a.de", "o.en"],
+            "{0}/o.en and {0}/o.en must hold sentence pairs, but there are none.",
+        ),
     ],
 )
 def test_what_is_wrong_with_several_files_is_named(tmp_path, source, target, sentence, streaming):
     folder = numbered(tmp_path, {"a.en": 3, "a.de": 3, "b.en": 2, "b.de": 2, "o.en": 0})
-    files = [[f"{folder}/{name}" for name in ([side] if isinstance(side, str) else side)] for side in (source, target)]
+    files = [
+        [f"{folder}/{name}" for name in ([side] if isinstance(side, str) else side)]
+        for side in (source, target)
+    ]
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         read(source_file=files[0], target_file=files[1], streaming=streaming)
     assert str(caught.value) == sentence.format(folder)
@@ -407,7 +429,12 @@ def test_a_dataset_with_configurations_and_splits(tmp_path, streaming):
         for config, splits in (("de-en", ["train", "validation"]), ("fr-en", ["train"]))
     )
     (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    where = {"dataset": str(folder), "dataset_config": "de-en", "source_language": "en", "target_language": "de"}
+    where = {
+        "dataset": str(folder),
+        "dataset_config": "de-en",
+        "source_language": "en",
+        "target_language": "de",
+    }
     swapped = [(target, source) for source, target in PAIRS]
     assert read(**where, streaming=streaming) == swapped[:3]
     assert read(**where, split="validation", streaming=streaming) == swapped[:2]
@@ -439,11 +466,15 @@ KEPT = [0, 3, 5]
 
 def raw_pairs(pairs=None) -> Dataset:
     rows = RAW if pairs is None else pairs
-    return Dataset.from_dict({"source": [source for source, _ in rows], "target": [target for _, target in rows]})
+    return Dataset.from_dict(
+        {"source": [source for source, _ in rows], "target": [target for _, target in rows]}
+    )
 
 
 def prepare(tokenizer, pairs, **changes):
-    return prepare_pairs(pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes})
+    return prepare_pairs(
+        pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes}
+    )
 
 
 def test_a_text_is_its_own_target(tokenizer):
@@ -451,7 +482,9 @@ def test_a_text_is_its_own_target(tokenizer):
     prepared, report = prepare_pairs(texts, tokenizer, None, max_length=10, max_length_ratio=None)
     ids = tokenizer("ab")["input_ids"]
     length = len(ids)
-    assert list(prepared) == [{"input_ids": ids, "labels": ids, "source_length": length, "target_length": length}]
+    assert list(prepared) == [
+        {"input_ids": ids, "labels": ids, "source_length": length, "target_length": length}
+    ]
     assert report.in_words(are_texts=True) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
 
 
@@ -461,7 +494,9 @@ def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming):
     prepared, report = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs)
     rows = list(prepared)
     assert report == CorpusReport(kept=3, empty=2, too_long=1, ratio=2)
-    assert str(report) == ("8 pairs read, 3 kept; dropped: 2 with an empty side, 1 too long, 2 of too unequal lengths")
+    assert str(report) == (
+        "8 pairs read, 3 kept; dropped: 2 with an empty side, 1 too long, 2 of too unequal lengths"
+    )
     stripped = [(RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
     for row, (source, target) in zip(rows, stripped, strict=True):
         assert list(row) == ["input_ids", "labels", "source_length", "target_length"]
@@ -527,7 +562,9 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     assert again.to_list() == first.to_list()
     assert again_report == first_report
     for changes in ({"max_length": 9}, {"max_length_ratio": 1.5}, {"keep_text": True}):
-        assert prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)[0].cache_files != first.cache_files
+        assert (
+            prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)[0].cache_files != first.cache_files
+        )
     other = train_tokenizer(["ab ab"], 261)
     assert prepare(other, load_pairs(PairSource(**paths)))[0].cache_files != first.cache_files
 
@@ -547,7 +584,9 @@ print(prepared.cache_files[0]["filename"])
 """
 
 
-def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_cache(tokenizer, python, tmp_path):
+def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_cache(
+    tokenizer, python, tmp_path
+):
     paths = aligned(tmp_path, *zip(*RAW, strict=True))
     # It was forked from a process whose strings have other hashes than those of this one.
     command = [python, "-c", TRAIN_AND_PREPARE, str(tmp_path)]
@@ -558,7 +597,9 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     assert here == there
     path = Path(elsewhere.stdout.strip())
     written = path.stat().st_mtime_ns
-    prepared, _ = prepare(tokenizer, load_pairs(PairSource(**{name: str(path) for name, path in paths.items()})))
+    prepared, _ = prepare(
+        tokenizer, load_pairs(PairSource(**{name: str(path) for name, path in paths.items()}))
+    )
     assert prepared.cache_files[0]["filename"] == str(path)
     assert path.stat().st_mtime_ns == written
 
@@ -580,7 +621,9 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     good = [("a", "b"), ("c", "d")]
     texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
     with pytest.raises(ValueError) as caught:
-        load_corpus(section(tmp_path, **texts), TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+        load_corpus(
+            section(tmp_path, **texts), TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True
+        )
     assert str(caught.value) == (
         f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but a side of each of 3 is empty."
@@ -590,9 +633,11 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
 @pytest.mark.parametrize("kind", ["files", "rows"])
 @pytest.mark.parametrize("side", ["source", "target", None])
 def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, kind):
-    test = {"source": [("", "a"), (" ", "b")], "target": [("a", ""), ("b", "\u3000")], None: [("", "a"), ("b", "")]}[
-        side
-    ]
+    test = {
+        "source": [("", "a"), (" ", "b")],
+        "target": [("a", ""), ("b", "\u3000")],
+        None: [("", "a"), ("b", "")],
+    }[side]
     data = section(tmp_path, train=[("a", "b"), ("c", "d")], test=test)
     place = data.test_source if side == "source" else data.test_target
     if kind == "rows":
@@ -616,7 +661,9 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(tmp_path, streaming, is_shared):
+def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(
+    tmp_path, streaming, is_shared
+):
     # With 4 tokens a side may have 64 characters. Before this limit the line of 1,000 was 2 tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
@@ -651,7 +698,9 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
 def test_a_run_knows_its_training_pairs_again(tmp_path, streaming):
     def digest(*pairs):
         data = section(tmp_path, train=list(pairs)).replace(streaming=streaming)
-        return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True).digest
+        return load_corpus(
+            data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True
+        ).digest
 
     first = digest(("a", "b"), ("c", "d"))
     assert first["count"] == (None if streaming else 2)

@@ -105,7 +105,9 @@ def test_a_run_is_made_from_one_commit_of_a_dataset_and_says_which(hub, dataset,
     assert card.data.eval_results[0].dataset_type == dataset.id
     assert card.data.eval_results[0].dataset_revision == commit
     assert card.data.eval_results[0].dataset_config == "de-en"
-    assert f"`{dataset.id}`, configuration `de-en`, split `train` at revision `{commit}`: 60 of 60" in card.text
+    assert (
+        f"`{dataset.id}`, configuration `de-en`, split `train` at revision `{commit}`: 60 of 60" in card.text
+    )
 
 
 def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, recipe):
@@ -130,7 +132,9 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
     HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
     branch = dataset.commit(files(train_size=20), branch="exp/2")
     assert pin_dataset(recipe("--dataset_revision", "exp/2").data, None).dataset_revision == branch
-    assert load_split(pin_dataset(recipe("--dataset_revision", "exp/2").data, None), "train", 1).num_rows == 20
+    assert (
+        load_split(pin_dataset(recipe("--dataset_revision", "exp/2").data, None), "train", 1).num_rows == 20
+    )
     recorded = pin_dataset(recipe("--dataset_revision", first).data, None)
     assert recorded.dataset_revision == first
     assert pin_dataset(recipe("--dataset_revision", first[:7]).data, recorded).dataset_revision == first
@@ -145,7 +149,9 @@ def test_a_stream_is_read_from_the_hub_too(recipe):
 
 @pytest.mark.parametrize("streaming", ["true", "false"])
 def test_a_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(dataset, recipe, tmp_path, streaming):
-    shards = {f"de-en/train-0000{number}-of-00003.parquet": parquet("train", 20 + number) for number in range(3)}
+    shards = {
+        f"de-en/train-0000{number}-of-00003.parquet": parquet("train", 20 + number) for number in range(3)
+    }
     dataset.commit({**files(), "de-en/train-00000-of-00001.parquet": None, **shards})
 
     def run(name, *overrides):
@@ -196,7 +202,9 @@ def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recip
     dataset.private = True
     monkeypatch.delenv("HF_TOKEN")
     sentence = refusal(recipe)
-    assert sentence.startswith(f"`data.dataset` '{dataset.id}' cannot be read: There is no dataset '{dataset.id}' on ")
+    assert sentence.startswith(
+        f"`data.dataset` '{dataset.id}' cannot be read: There is no dataset '{dataset.id}' on "
+    )
     assert "it is private and there is no token" in sentence
     dataset.private, dataset.gated = False, True
     sentence = refusal(recipe)
@@ -211,7 +219,10 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
         "not, but is 'mit'; leave it out or write 'cc-by-nc-4.0'."
     )
     # A licence of one's own is stated.
-    assert pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit").data, None).license == "mit"
+    assert (
+        pin_dataset(recipe("--publishing.license", "mit", "--data.license", "mit").data, None).license
+        == "mit"
+    )
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
     assert pin_dataset(recipe().data, None).license is None
 
@@ -224,8 +235,14 @@ from vaswani_hf.cli import main
 arguments = ["train", {str(recipe.path)!r}, "--output_dir", {str(recipe.folder)!r}]
 print([main([*arguments, *more]) for more in (["--dataset", "alice/none"], ["--dataset_revision", "{"0" * 40}"], [])])
 """
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "OMP_NUM_THREADS": "1",
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300
+    )
     assert result.stdout.endswith("[1, 1, 0]\n"), result.stderr
     sentences = [line for line in result.stderr.splitlines() if line.startswith("vaswani: ")]
     assert sentences == [
@@ -237,7 +254,9 @@ print([main([*arguments, *more]) for more in (["--dataset", "alice/none"], ["--d
     assert load_recipe(recipe.folder / "recipe.yaml").data.dataset_revision == commit
 
 
-def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(dataset, recipe, tmp_path, monkeypatch):
+def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(
+    dataset, recipe, tmp_path, monkeypatch
+):
     for path, content in files().items():
         (tmp_path / dataset.id / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / dataset.id / path).write_bytes(content)

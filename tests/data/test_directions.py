@@ -34,7 +34,10 @@ def tokenizer():
 @pytest.mark.parametrize("normalization", [None, "NFKC"])
 def test_a_tag_is_one_token_that_changes_no_other(lowercase, normalization, tmp_path):
     options = {"lowercase": lowercase, "normalization": normalization}
-    plain, made = train_tokenizer(TEXTS * 3, 300, **options), train_tokenizer(TEXTS * 3, 301, tags=(TAG,), **options)
+    plain, made = (
+        train_tokenizer(TEXTS * 3, 300, **options),
+        train_tokenizer(TEXTS * 3, 301, tags=(TAG,), **options),
+    )
     made.save_pretrained(tmp_path)
     for tokenizer in (made, AutoTokenizer.from_pretrained(tmp_path)):
         assert tags_of(tokenizer) == {TAG: len(plain)} and len(tokenizer) == len(plain) + 1 <= 301
@@ -51,8 +54,23 @@ def test_a_tag_is_one_token_that_changes_no_other(lowercase, normalization, tmp_
 
 def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer, monkeypatch):
     rng = random.Random(2)
-    parts = [TAG, f"{TAG}x", f"x{TAG}", f"{TAG}{TAG}", ">>EN<<", "house", "Größe", "</s>", "'s", "\x1c", "a\u00a0b"]
-    texts = [rng.choice([" ", " ", "  "]).join(rng.choices(parts, k=rng.randrange(1, 6))).strip() for _ in range(800)]
+    parts = [
+        TAG,
+        f"{TAG}x",
+        f"x{TAG}",
+        f"{TAG}{TAG}",
+        ">>EN<<",
+        "house",
+        "Größe",
+        "</s>",
+        "'s",
+        "\x1c",
+        "a\u00a0b",
+    ]
+    texts = [
+        rng.choice([" ", " ", "  "]).join(rng.choices(parts, k=rng.randrange(1, 6))).strip()
+        for _ in range(800)
+    ]
     encoder = TextEncoder(serialized(tokenizer))
     assert encoder(texts).to_pylist() == [tokenizer(text).input_ids for text in texts]
     # Those of a corpus are not left to the tokenizer as a whole.
@@ -63,7 +81,9 @@ def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer,
 
 def test_dropout_leaves_tags_whole(tokenizer):
     texts = [f"{TAG} das große Haus", TAG, f"the{TAG} house", f"{TAG}\u00a0das"]
-    assert [BpeDropout(tokenizer, 0.0).encode(text, random.Random(0)) for text in texts] == tokenizer(texts).input_ids
+    assert [BpeDropout(tokenizer, 0.0).encode(text, random.Random(0)) for text in texts] == tokenizer(
+        texts
+    ).input_ids
     dropout, rng = BpeDropout(tokenizer, 0.5), random.Random(1)
     splits = [dropout.encode(texts[0], rng) for _ in range(20)]
     assert {ids[0] for ids in splits} == {tags_of(tokenizer)[TAG]} and len({*map(tuple, splits)}) > 10
@@ -77,10 +97,16 @@ def test_each_pair_is_encoded_as_it_is_and_turned_round(tokenizer, streaming):
     max_length = len(tokenizer(PAIRS[-1][1]).input_ids)
     for one, other in PAIRS:
         for source, target, before in ((one, other, []), (other, one, [tag_id])):
-            source_ids, target_ids = before + tokenizer(source.strip()).input_ids, tokenizer(target.strip()).input_ids
+            source_ids, target_ids = (
+                before + tokenizer(source.strip()).input_ids,
+                tokenizer(target.strip()).input_ids,
+            )
             is_empty = not (source.strip() and target.strip())
             is_long = max(len(source_ids), len(target_ids)) > max_length
-            report.empty, report.too_long = report.empty + is_empty, report.too_long + (is_long and not is_empty)
+            report.empty, report.too_long = (
+                report.empty + is_empty,
+                report.too_long + (is_long and not is_empty),
+            )
             if not is_empty and not is_long:
                 kept.append((source_ids, target_ids))
     report.kept = len(kept)

@@ -97,7 +97,9 @@ def test_steps_do_not_depend_on_the_number_of_processes(lengths, kind, size):
             made = [sampler(corpus, begin * 4, **options) for options in share]
             return steps(made, accumulation, end - begin), [None]
         made = [streamed(corpus, state, **options) for options in share]
-        taken = steps([(numbers([batch])[0] for batch in batches) for batches in made], accumulation, end - begin)
+        taken = steps(
+            [(numbers([batch])[0] for batch in batches) for batches in made], accumulation, end - begin
+        )
         return taken, [batches.state_dict(end * 4) for batches in made]
 
     whole, _ = run(1, 4, 0, count)
@@ -142,7 +144,10 @@ def test_epochs_of_a_corpus_differ_and_begin_anywhere(lengths):
 def test_a_corpus_through_a_loader(lengths, num_workers):
     pairs, share = prepared(lengths), {"num_processes": 2, "process_index": 1}
     loader = DataLoader(
-        EpochPairs(pairs), batch_sampler=sampler(lengths, 7, **share), num_workers=num_workers, collate_fn=list
+        EpochPairs(pairs),
+        batch_sampler=sampler(lengths, 7, **share),
+        num_workers=num_workers,
+        collate_fn=list,
     )
     expected = list(itertools.islice(sampler(lengths, 7, **share), 200))
     assert numbers(itertools.islice(loader, 200)) == expected
@@ -280,7 +285,9 @@ def test_a_state_of_before_the_window_is_refused(lengths):
     begin = stream.state_dict()["first_batch"]
     assert 0 < begin < 30
     assert stream.state_dict(begin)["position"] == begin
-    with pytest.raises(ValueError, match=f"must be at least {begin}, where the window begins, but is {begin - 1}"):
+    with pytest.raises(
+        ValueError, match=f"must be at least {begin}, where the window begins, but is {begin - 1}"
+    ):
         stream.state_dict(begin - 1)
 
 
@@ -306,7 +313,10 @@ def test_a_stream_without_pairs_is_an_error(lengths):
     empty = stream(lengths).filter(lambda pair: False)
     with pytest.raises(ValueError) as caught:
         next(iter(EndlessStream(empty, *BUDGETS, seed=3)))
-    assert str(caught.value) == "The stream of training pairs must hold a pair that survives cleaning, but has none."
+    assert (
+        str(caught.value)
+        == "The stream of training pairs must hold a pair that survives cleaning, but has none."
+    )
 
 
 # BPE-dropout
@@ -336,8 +346,12 @@ def test_dropout_follows_the_epoch_of_each_pair():
     batches = EndlessStream(pairs.to_iterable_dataset(), 60, 60, seed=1)
     streamed = list(itertools.islice(batches, count))
     loaded = itertools.islice(
-        DataLoader(EndlessStream(pairs.to_iterable_dataset(), 60, 60, seed=1), batch_size=None, collate_fn=collator),
+        DataLoader(
+            EndlessStream(pairs.to_iterable_dataset(), 60, 60, seed=1), batch_size=None, collate_fn=collator
+        ),
         count,
     )
-    assert [batch["labels"].tolist() for batch in loaded] == [collator(batch)["labels"].tolist() for batch in streamed]
+    assert [batch["labels"].tolist() for batch in loaded] == [
+        collator(batch)["labels"].tolist() for batch in streamed
+    ]
     assert {pair["epoch"] for batch in streamed for pair in batch} == {0, 1}

@@ -19,7 +19,9 @@ def texts(count: int) -> list[str]:
     rng = random.Random(1)
 
     def word():
-        return "".join(rng.choice(WORDS) if rng.random() < 0.7 else chr(rng.randrange(1, 0x3000)) for _ in range(3))
+        return "".join(
+            rng.choice(WORDS) if rng.random() < 0.7 else chr(rng.randrange(1, 0x3000)) for _ in range(3)
+        )
 
     def space():
         return " " if rng.random() < 0.95 else rng.choice(["  ", "\t", "\u00a0 ", " \u2003", "\n"])
@@ -40,7 +42,9 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     tokenizer = train_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
     encoded = [
-        ids for start in range(0, len(sentences), 100) for ids in encoder(sentences[start : start + 100]).to_pylist()
+        ids
+        for start in range(0, len(sentences), 100)
+        for ids in encoder(sentences[start : start + 100]).to_pylist()
     ]
     assert encoded == expected(tokenizer, sentences)
 

@@ -145,7 +145,10 @@ def test_every_character_of_the_training_text_is_one_entry():
     tokenizer = train_tokenizer([*CORPUS, *RARE], 340)
     characters = {character for text in [*CORPUS, *RARE] for character in text if not character.isascii()}
     assert len(characters) > 20
-    ids = {character: tokenizer.convert_tokens_to_ids(tokenizer.tokenize(character)[-1]) for character in characters}
+    ids = {
+        character: tokenizer.convert_tokens_to_ids(tokenizer.tokenize(character)[-1])
+        for character in characters
+    }
     assert {character: tokenizer.decode([token_id]) for character, token_id in ids.items()} == {
         c: c for c in characters
     }
@@ -183,7 +186,9 @@ def test_where_the_text_is_ascii_it_is_plain_byte_level_bpe():
     by_bytes.normalizer, by_bytes.pre_tokenizer = normalizers.Prepend(" "), pre_tokenizers.ByteLevel(False)
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     options = {"special_tokens": special, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    by_bytes.train_from_iterator(CORPUS[:3], trainers.BpeTrainer(vocab_size=320, show_progress=False, **options))
+    by_bytes.train_from_iterator(
+        CORPUS[:3], trainers.BpeTrainer(vocab_size=320, show_progress=False, **options)
+    )
     trained = train_tokenizer(CORPUS[:3], 320).backend_tokenizer
     assert trained.get_vocab() == by_bytes.get_vocab()
     assert json.loads(trained.to_str())["model"] == json.loads(by_bytes.to_str())["model"]
@@ -262,10 +267,16 @@ def test_without_merges_it_is_characters_and_bytes(tokenizer):
     known = {character for text in CORPUS for character in text}
     for text in CORPUS + AWKWARD + random_texts(200):
         # Of an unknown character a beginning may be known.
-        most = sum(1 if character in known else len(character.encode()) for character in f" {text}") if text else 0
+        most = (
+            sum(1 if character in known else len(character.encode()) for character in f" {text}")
+            if text
+            else 0
+        )
         length = len(dropout.encode(text, random.Random(0))) - 1
         assert length == most if set(text) <= known or text.isascii() else length <= most
-    assert "\ufffd" not in "".join(tokenizer.batch_decode([[i] for i in dropout.encode(CORPUS[-1], random.Random(0))]))
+    assert "\ufffd" not in "".join(
+        tokenizer.batch_decode([[i] for i in dropout.encode(CORPUS[-1], random.Random(0))])
+    )
 
 
 def test_a_tokenizer_of_an_earlier_version_keeps_its_splits():
@@ -293,7 +304,9 @@ def test_splits_have_the_probabilities_of_algorithm_1():
     dropout = BpeDropout(tokenizer, 0.25)
     rng = random.Random(5)
     draws = 20_000
-    splits = Counter(" ".join(tokenizer.convert_ids_to_tokens(dropout.encode("ab", rng))) for _ in range(draws))
+    splits = Counter(
+        " ".join(tokenizer.convert_ids_to_tokens(dropout.encode("ab", rng))) for _ in range(draws)
+    )
     expected = {"Ġ a b </s>": 0.25, "Ġ ab </s>": 0.75 * 0.25, "Ġab </s>": 0.75 * 0.75}
     assert splits.keys() == expected.keys()
     for split, probability in expected.items():
@@ -308,7 +321,9 @@ def test_a_dropped_merge_leaves_room_for_the_next():
     tokenizer.backend_tokenizer.model = model
     dropout = BpeDropout(tokenizer, 0.5)
     rng = random.Random(2)
-    splits = Counter(" ".join(tokenizer.convert_ids_to_tokens(dropout.encode("bab", rng)[:-1])) for _ in range(8000))
+    splits = Counter(
+        " ".join(tokenizer.convert_ids_to_tokens(dropout.encode("bab", rng)[:-1])) for _ in range(8000)
+    )
     assert splits.keys() == {"Ġ b ab", "Ġ ba b", "Ġ b a b"}
     assert splits["Ġ b ab"] / 8000 == pytest.approx(0.5, abs=0.03)
     assert splits["Ġ ba b"] / 8000 == pytest.approx(0.25, abs=0.03)

@@ -153,7 +153,9 @@ def parses_of(words):
     @functools.cache
     def of_symbol(symbol, start, end):
         if "~" in symbol:
-            return of_symbol(symbol.replace("~", "s"), start, end) | of_symbol(symbol.replace("~", "p"), start, end)
+            return of_symbol(symbol.replace("~", "s"), start, end) | of_symbol(
+                symbol.replace("~", "p"), start, end
+            )
         if symbol in lexicon:
             is_one = end == start + 1 and words[start] in {word for _, word in lexicon[symbol]}
             return frozenset([(WORD,)] if is_one else [])

@@ -61,7 +61,8 @@ def test_a_tree_is_its_symbols_over_its_words():
 
 
 @pytest.mark.parametrize(
-    "symbols", ["(S XX", "(S XX ) )", "XX", "(S ) XX", "(S (NP ) XX )", "(S XX ) (S XX )", "(S XX XX )", ")", ""]
+    "symbols",
+    ["(S XX", "(S XX ) )", "XX", "(S ) XX", "(S (NP ) XX )", "(S XX ) (S XX )", "(S XX XX )", ")", ""],
 )
 def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
     with pytest.raises(ValueError, match="^The symbols must be a tree"):
@@ -85,10 +86,22 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
             "(S (NN a)))",
             "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
         ),
-        ("\n(S (NP the dog))", "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
-        ("(S (NP (NN a) b))", "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
-        ("(S (NN a (NN b)))", "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
-        ("(S (NP) (NN a))", "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
+        (
+            "\n(S (NP the dog))",
+            "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word).",
+        ),
+        (
+            "(S (NP (NN a) b))",
+            "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word).",
+        ),
+        (
+            "(S (NN a (NN b)))",
+            "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word).",
+        ),
+        (
+            "(S (NP) (NN a))",
+            "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it.",
+        ),
         (
             "the dog",
             "x.mrg, line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.",
@@ -112,7 +125,9 @@ def test_files_patterns_and_folders_of_a_treebank(tmp_path):
         (tmp_path / name).write_text(f"({label} (NN a))\n(S (-NONE- *))\n", encoding="utf-8")
     (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"(G (NN a))"))
     names = [str(tmp_path / "0[2]"), str(tmp_path / "one.txt"), str(tmp_path / "*.gz")]
-    assert [str(tree)[1] for path in tree_files(names) for tree in read_treebank(path) if tree.words] == list("CBTG")
+    assert [str(tree)[1] for path in tree_files(names) for tree in read_treebank(path) if tree.words] == list(
+        "CBTG"
+    )
     pairs = load_treebank(names[:1])
     assert pairs["source"] == ["a", "", "a", ""] and pairs["target"] == ["(C (NN a))", "", "(B (NN a))", ""]
     for name in ("none.mrg", "*.none", "two"):
@@ -126,7 +141,10 @@ def test_files_patterns_and_folders_of_a_treebank(tmp_path):
 
 
 def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
-    trees = ["(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))", "(S (VP (VB (go))) )".replace("(go)", "-LRB-")]
+    trees = [
+        "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))",
+        "(S (VP (VB (go))) )".replace("(go)", "-LRB-"),
+    ]
     tokenizer = train_tree_tokenizer(trees, 64)
     source = train_tokenizer(["the dog barks"], 300)
     save_tokenizers(source, tokenizer, tmp_path)

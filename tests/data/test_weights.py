@@ -102,7 +102,11 @@ def test_processes_share_weighted_batches_and_go_on_anywhere(lengths, corpora):
 def load(tmp_path, monkeypatch):
     """A function that loads two corpora of three files as a run does."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    texts = {"a1": ["cat", "house on cat", ""], "a2": ["the house"], "b": ["newest house", "on the cat", "lower"]}
+    texts = {
+        "a1": ["cat", "house on cat", ""],
+        "a2": ["the house"],
+        "b": ["newest house", "on the cat", "lower"],
+    }
     for name, lines in texts.items():
         Path(tmp_path, f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
         Path(tmp_path, f"{name}.de").write_text("".join(f"{line} {name}\n" for line in lines))
@@ -110,7 +114,9 @@ def load(tmp_path, monkeypatch):
         f"train_{side}": [f"{tmp_path}/a*.{end}", f"{tmp_path}/b.{end}"]
         for side, end in (("source", "en"), ("target", "de"))
     }
-    data = TranslationData(source_language="en", target_language="de", **sides, train_weights=[0.5, 3], max_length=40)
+    data = TranslationData(
+        source_language="en", target_language="de", **sides, train_weights=[0.5, 3], max_length=40
+    )
 
     def load(dropout=0.0, **changes):
         section = TranslationTokenizer(vocab_size=300, bpe_dropout=dropout)
@@ -140,9 +146,13 @@ def test_the_division_into_corpora_is_part_of_the_digest(load, tmp_path):
         for side, end in (("source", "en"), ("target", "de"))
     }
     here, there = load(), load(**other)
-    assert here.train["labels"] == there.train["labels"] and here.digest["count"] == there.digest["count"] == 6
+    assert (
+        here.train["labels"] == there.train["labels"] and here.digest["count"] == there.digest["count"] == 6
+    )
     assert here.digest != there.digest
-    assert corpus_digest(here.train.remove_columns("corpus")) == corpus_digest(there.train.remove_columns("corpus"))
+    assert corpus_digest(here.train.remove_columns("corpus")) == corpus_digest(
+        there.train.remove_columns("corpus")
+    )
 
 
 def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):

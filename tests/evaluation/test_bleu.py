@@ -12,9 +12,16 @@ import pytest
 
 from vaswani_hf.evaluation.bleu import TranslationMetric, exact_match_by, score_translations, split_compounds
 
-PREDICTIONS = ["The small dog runs through the wet grass, again.", "She reads a book.", "Two birds sing in a tree"]
+PREDICTIONS = [
+    "The small dog runs through the wet grass, again.",
+    "She reads a book.",
+    "Two birds sing in a tree",
+]
 REFERENCES = [
-    ["The little dog runs through the wet grass again.", "A small dog is running through the wet grass, again."],
+    [
+        "The little dog runs through the wet grass again.",
+        "A small dog is running through the wet grass, again.",
+    ],
     ["She reads a book.", "She is reading a book."],
     ["two birds sing in the tree", "Two birds are singing in a tree!"],
 ]
@@ -32,7 +39,19 @@ def command_line(directory, *options):
     for index in range(2):
         lines = [entry[index] for entry in REFERENCES]
         (directory / f"references{index}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", *options, "-i", "predictions", "-m", "bleu", "chrf", "-w", "10"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        *options,
+        "-i",
+        "predictions",
+        "-m",
+        "bleu",
+        "chrf",
+        "-w",
+        "10",
+    ]
     finished = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     return json.loads(finished.stdout)
 
@@ -175,7 +194,10 @@ def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, predictions, re
 def test_computing_nothing_is_refused(metric):
     with pytest.raises(ValueError) as caught:
         metric.compute()
-    assert str(caught.value) == "`predictions` must be given to `compute`, or added before it, but there are none."
+    assert (
+        str(caught.value)
+        == "`predictions` must be given to `compute`, or added before it, but there are none."
+    )
 
 
 def test_unknown_tokenizers_are_refused_with_the_known_ones(metric):

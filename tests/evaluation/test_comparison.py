@@ -59,7 +59,8 @@ def statistics_of(hypotheses, references):
         row = [len(hypothesis.split()), len(reference.split())]
         for n in range(1, 5):
             grams = [
-                Counter(zip(*(text.split()[i:] for i in range(n)), strict=False)) for text in (hypothesis, reference)
+                Counter(zip(*(text.split()[i:] for i in range(n)), strict=False))
+                for text in (hypothesis, reference)
             ]
             row += [(grams[0] & grams[1]).total(), grams[0].total()]
         rows.append(row)
@@ -78,14 +79,18 @@ def test_randomization_equals_the_enumeration_of_all_exchanges(texts, results):
     worse, better = (statistics_of(systems[name], references) for name in ("worse", "better"))
     masks = np.array(list(itertools.product([0, 1], repeat=DIFFERING)))
     masks = np.pad(masks, ((0, 0), (0, len(references) - DIFFERING)))
-    differences = np.abs(bleu(masks @ worse + (1 - masks) @ better) - bleu(masks @ better + (1 - masks) @ worse))
+    differences = np.abs(
+        bleu(masks @ worse + (1 - masks) @ better) - bleu(masks @ better + (1 - masks) @ worse)
+    )
     observed = abs(bleu(worse.sum(0)) - bleu(better.sum(0)))
     exact = (differences >= observed - 1e-9).mean()
     assert 0.01 < exact < 0.6
     found = results["systems"][1]["bleu"]
     assert found["score"] == pytest.approx(bleu(better.sum(0)))
     # Four standard deviations of 10,000 trials.
-    assert found["p_randomization"] == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 10_000) + 2e-3)
+    assert found["p_randomization"] == pytest.approx(
+        exact, abs=4 * math.sqrt(exact * (1 - exact) / 10_000) + 2e-3
+    )
 
 
 def test_bootstrap_and_interval_equal_resampling_with_the_same_sentences_for_both(texts, results):
@@ -127,7 +132,9 @@ def test_buckets_have_the_direct_scores_of_their_sentences(texts, results):
             assert (row["bleu"]["confidence_interval"] is None) == (len(chosen) < 10)
 
 
-@pytest.mark.parametrize(("num_words", "name"), [(0, "0-10"), (10, "0-10"), (11, "11-20"), (50, "41-50"), (51, "51+")])
+@pytest.mark.parametrize(
+    ("num_words", "name"), [(0, "0-10"), (10, "0-10"), (11, "11-20"), (50, "41-50"), (51, "51+")]
+)
 def test_the_bucket_of_a_length(num_words, name):
     assert length_buckets(["x " * num_words]) == {name: [0]}
 
@@ -149,7 +156,11 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
         scores = found["systems"][1][key]
         direct = score_translations(few["better"], references[:number])[key]
         assert scores["score"] == pytest.approx(direct)
-        assert (scores["confidence_interval"], scores["p_bootstrap"], scores["p_randomization"]) == (None, None, None)
+        assert (scores["confidence_interval"], scores["p_bootstrap"], scores["p_randomization"]) == (
+            None,
+            None,
+            None,
+        )
     assert found["notes"] == [
         f"better differs from the baseline in {number} of the translations; p-values need 10 that differ.",
         f"Intervals need 10 sentences, but there are {number}.",
@@ -176,7 +187,12 @@ def test_the_tables_show_all_systems_and_scores(results):
     row = results["systems"][1]["bleu"]
     low, high = row["confidence_interval"]
     numbers = [f"{row['score']:.2f}", f"{low:.2f}", "to", f"{high:.2f}"]
-    assert cells["better"] == ["better", *numbers, f"{row['p_bootstrap']:.4f}", f"{row['p_randomization']:.4f}"]
+    assert cells["better"] == [
+        "better",
+        *numbers,
+        f"{row['p_bootstrap']:.4f}",
+        f"{row['p_randomization']:.4f}",
+    ]
     assert cells["worse"][:2] == ["worse", "(baseline)"] and len(cells["worse"]) == 6
     assert lines[3] == results["bleu_signature"]
     first = results["lengths"][0]
@@ -199,7 +215,10 @@ def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_sample
 
 
 def test_a_picture_takes_any_name_and_is_the_same_twice(results):
-    renamed = {**results, "systems": [{**row, "system": f"_$\\{row['system']}$"} for row in results["systems"]]}
+    renamed = {
+        **results,
+        "systems": [{**row, "system": f"_$\\{row['system']}$"} for row in results["systems"]],
+    }
     picture = comparison_picture(renamed)
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     assert picture == comparison_picture(renamed)

@@ -68,13 +68,17 @@ def _value_problems(fields: dict) -> list[str]:
     errors = []
     for code in as_list(fields.get("language")):
         if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)?|code|multilingual", code):
-            errors.append(f'"language" with value "{code}" is not valid. It must be an ISO 639-1, 639-2 or 639-3 code')
+            errors.append(
+                f'"language" with value "{code}" is not valid. It must be an ISO 639-1, 639-2 or 639-3 code'
+            )
     if not set(as_list(fields.get("license"))) <= LICENSES:
         errors.append(f'"license" must be one of [{", ".join(sorted(LICENSES))}]')
     for name in ("base_model", "datasets"):
         for value in as_list(fields.get(name)):
             if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value):
-                errors.append(f'"{name}" with value "{value}" is not valid. Use a model id from https://hf.co/models.')
+                errors.append(
+                    f'"{name}" with value "{value}" is not valid. Use a model id from https://hf.co/models.'
+                )
     return errors
 
 
@@ -91,7 +95,9 @@ def _index_problems(index) -> list[str]:
                 place = f"model-index[{i}].results[{j}]"
                 required = [("task", "type"), ("dataset", "type"), ("dataset", "name")]
                 errors += [
-                    f'"{place}.{part}.{key}" is required' for part, key in required if not result[part].get(key)
+                    f'"{place}.{part}.{key}" is required'
+                    for part, key in required
+                    if not result[part].get(key)
                 ]
                 for k, metric in enumerate(result["metrics"]):
                     if not metric.get("type") or "value" not in metric:
@@ -103,7 +109,11 @@ def _index_problems(index) -> list[str]:
 
 def tags(fields: dict) -> list[str]:
     """The tags that the Hub shows for this metadata."""
-    found = as_list(fields.get("library_name")) + as_list(fields.get("tags")) + as_list(fields.get("pipeline_tag"))
+    found = (
+        as_list(fields.get("library_name"))
+        + as_list(fields.get("tags"))
+        + as_list(fields.get("pipeline_tag"))
+    )
     found += as_list(fields.get("language"))
     for name, prefix in (("datasets", "dataset"), ("base_model", "base_model"), ("license", "license")):
         found += [f"{prefix}:{value}" for value in as_list(fields.get(name))]

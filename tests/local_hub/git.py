@@ -8,7 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize (\d+)\n")
+POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize (\d+)\n"
+)
 # No pointer is longer: its first line, a hash and a number.
 LONGEST_POINTER = 160
 
@@ -54,10 +56,16 @@ class Git:
     def _run(self, *arguments: str, given: bytes = b"") -> bytes:
         # Neither the user's settings nor a repository around the tests may matter.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_DIR": str(self.folder)}
+        environment |= {
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_DIR": str(self.folder),
+        }
         for role in ("AUTHOR", "COMMITTER"):
             environment |= {f"GIT_{role}_NAME": "hub", f"GIT_{role}_EMAIL": "hub@localhost"}
-        done = subprocess.run(["git", *arguments], input=given, capture_output=True, env=environment, check=False)
+        done = subprocess.run(
+            ["git", *arguments], input=given, capture_output=True, env=environment, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"git {arguments[0]}: {done.stderr.decode()}")
         return done.stdout
@@ -108,7 +116,9 @@ class Git:
     def read(self, oid: str) -> bytes:
         return self._run("cat-file", "blob", oid)
 
-    def commit(self, ref: str, parent: str | None, changes: dict[str, bytes | None], author: str, message: str) -> str:
+    def commit(
+        self, ref: str, parent: str | None, changes: dict[str, bytes | None], author: str, message: str
+    ) -> str:
         """Write these contents (None deletes) on top of a commit, and let the ref name the result."""
         text = message.encode()
         person = f"{author} <{author}@localhost> {int(time.time())} +0000".encode()
@@ -122,7 +132,11 @@ class Git:
             else:
                 lines.append(b"M 100644 inline %s\ndata %d\n%s" % (quoted, len(content), content))
         lines += [b"", b"get-mark :1", b"done", b""]
-        return self._change("fast-import", "--quiet", "--force", "--done", given=b"\n".join(lines)).decode().strip()
+        return (
+            self._change("fast-import", "--quiet", "--force", "--done", given=b"\n".join(lines))
+            .decode()
+            .strip()
+        )
 
     def set_ref(self, name: str, sha: str | None) -> None:
         self._change("update-ref", *([name, sha] if sha else ["-d", name]))

@@ -59,7 +59,9 @@ class LocalHub:
                 connection.settimeout(2)
                 try:
                     self.strangers.append(connection.recv(1000).decode(errors="replace").split("\r\n")[0])
-                    connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    connection.sendall(
+                        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    )
                 except OSError:
                     self.strangers.append("a connection without a request")
 
@@ -71,10 +73,16 @@ class LocalHub:
             if not name.startswith(("HF_", "HUGGING")) and not name.lower().endswith("_proxy")
         }
         trap = f"http://127.0.0.1:{self._trap.getsockname()[1]}"
-        own = {"HF_ENDPOINT": self.endpoint, "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_SAFETENSORS_CONVERSION": "1"}
+        own = {
+            "HF_ENDPOINT": self.endpoint,
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "DISABLE_SAFETENSORS_CONVERSION": "1",
+        }
         # The datasets library counts downloads at another host.
         own["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
-        own |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), trap) | {"NO_PROXY": "127.0.0.1,localhost"}
+        own |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), trap) | {
+            "NO_PROXY": "127.0.0.1,localhost"
+        }
         own |= {"HF_TOKEN": token} if token else {}
         mode = {name: os.environ[name] for name in ("HF_HUB_DISABLE_XET",) if name in os.environ}
         return inherited | mode | own
@@ -141,7 +149,9 @@ class LocalHub:
         if function:
             return function(self, call, *names)
         place = re.match(routes.REPOSITORY, call.path)
-        function, names = find_route(routes.REPOSITORY_ROUTES, call.method, call.path[place.end() :] if place else "?")
+        function, names = find_route(
+            routes.REPOSITORY_ROUTES, call.method, call.path[place.end() :] if place else "?"
+        )
         if function:
             return function(self, call, routes.repository_of(self, call, *place.groups()), *names)
         raise RefusalError(404, f"There is no {call.method} {call.path} here")

@@ -35,7 +35,12 @@ def json_reply(content, status: int = 200, **headers: str) -> Reply:
 def part_of(reply: Reply, range_header: str | None) -> Reply:
     """The part of a file that a Range header asks for."""
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", range_header or "")
-    if "Accept-Ranges" not in reply.headers or reply.status != 200 or not found or found.group(0) == "bytes=-":
+    if (
+        "Accept-Ranges" not in reply.headers
+        or reply.status != 200
+        or not found
+        or found.group(0) == "bytes=-"
+    ):
         return reply
     size = len(reply.body)
     if found.group(1):

@@ -24,15 +24,23 @@ def whoami(hub, call) -> Reply:
 def create_repo(hub, call) -> Reply:
     given = call.json()
     need_login(call.visitor)
-    namespace, name, type = given.get("organization") or call.visitor.name, given["name"], given.get("type", "model")
+    namespace, name, type = (
+        given.get("organization") or call.visitor.name,
+        given["name"],
+        given.get("type", "model"),
+    )
     if call.visitor.role != "write" or namespace not in call.visitor.namespaces:
-        raise RefusalError(403, f'You don\'t have the rights to create a {type} under the namespace "{namespace}"')
+        raise RefusalError(
+            403, f'You don\'t have the rights to create a {type} under the namespace "{namespace}"'
+        )
     if not NAME.fullmatch(name) or name.endswith((".git", ".ipynb")):
         raise RefusalError(400, f"Invalid repo name: {name}")
     id = f"{namespace}/{name}"
     existing = hub.repositories.get((type, id))
     if existing:
-        raise RefusalError(409, f"You already created this {type} repo", url=f"{hub.endpoint}/{existing.prefix}")
+        raise RefusalError(
+            409, f"You already created this {type} repo", url=f"{hub.endpoint}/{existing.prefix}"
+        )
     is_private = given.get("private") or given.get("visibility") == "private"
     repository = hub.create_repository(id, type=type, private=bool(is_private))
     return json_reply({"url": f"{hub.endpoint}/{repository.prefix}", "name": id, "id": id})
@@ -40,7 +48,10 @@ def create_repo(hub, call) -> Reply:
 
 def validate_yaml(hub, call) -> Reply:
     errors, warnings = cards.problems(call.json()["content"])
-    content = {"errors": [{"message": text} for text in errors], "warnings": [{"message": text} for text in warnings]}
+    content = {
+        "errors": [{"message": text} for text in errors],
+        "warnings": [{"message": text} for text in warnings],
+    }
     return json_reply(content, 400 if errors else 200)
 
 
@@ -73,7 +84,9 @@ def _info(repository, revision: str, blobs: bool) -> dict:
     content["createdAt"] = timestamp(repository.created)
     if repository.type == "model":
         content["modelId"] = repository.id
-        content |= {name: fields[name] for name in ("pipeline_tag", "library_name", "model-index") if name in fields}
+        content |= {
+            name: fields[name] for name in ("pipeline_tag", "library_name", "model-index") if name in fields
+        }
     content["siblings"] = [_sibling(file, blobs) for file in files.values()]
     return json.loads(json.dumps(content, default=str))
 
@@ -245,7 +258,9 @@ def _contents(hub, repository, head: str, operations: list[dict]) -> dict[str, b
         path = value.get("path", "")
         if key == "file":
             contents[path] = (
-                base64.b64decode(value["content"]) if value.get("encoding") == "base64" else value["content"].encode()
+                base64.b64decode(value["content"])
+                if value.get("encoding") == "base64"
+                else value["content"].encode()
             )
         elif key == "lfsFile":
             contents[path] = _pointer(hub, path, value["oid"])

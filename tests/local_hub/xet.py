@@ -79,7 +79,9 @@ def shard_of_xorbs(shard: bytes, position: int) -> bytes:
     content = header + END + bytes(ENTRY - len(END)) + shard[position:]
     end, now = len(content), int(time.time())
     # Version, the beginnings of both sections, three empty tables, no key, times, what is reserved, sizes, own place.
-    footer = struct.pack("<9Q32x2Q48x4Q", 1, ENTRY, 2 * ENTRY, *(end, 0) * 3, now, now + TOKEN_SECONDS, 0, 0, 0, end)
+    footer = struct.pack(
+        "<9Q32x2Q48x4Q", 1, ENTRY, 2 * ENTRY, *(end, 0) * 3, now, now + TOKEN_SECONDS, 0, 0, 0, end
+    )
     return content + footer
 
 
@@ -109,7 +111,11 @@ class Store:
 
     def token(self, role: str) -> Reply:
         """The reply to who asks how to reach the store."""
-        token, expiry, url = "xet_" + secrets.token_hex(8), int(time.time()) + TOKEN_SECONDS, f"{self.origin}/xet"
+        token, expiry, url = (
+            "xet_" + secrets.token_hex(8),
+            int(time.time()) + TOKEN_SECONDS,
+            f"{self.origin}/xet",
+        )
         self.tokens[token] = role
         headers = {"X-Xet-Cas-Url": url, "X-Xet-Access-Token": token, "X-Xet-Token-Expiration": str(expiry)}
         return json_reply({"accessToken": token, "exp": expiry, "casUrl": url}, **headers)

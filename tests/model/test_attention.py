@@ -109,7 +109,9 @@ def test_every_field_that_changes_the_computation_is_here():
         for field in getattr(base, "__dataclass_fields__", {}).values()
     }
     named = {"bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder"}
-    assert own | named | {"tie_word_embeddings"} >= set(FIELDS) | set(WITHOUT_EFFECT) - {"tie_word_embeddings"}
+    assert own | named | {"tie_word_embeddings"} >= set(FIELDS) | set(WITHOUT_EFFECT) - {
+        "tie_word_embeddings"
+    }
     missing = own - set(FIELDS) - set(WITHOUT_EFFECT)
     assert not missing, f"Say in this test what these fields do: {missing}"
 
@@ -188,9 +190,16 @@ def test_watched_weights_are_the_models_own_attentions(model):
 def test_the_search_finds_the_same_on_every_way(model, settings):
     batch = inputs_of(model, False)
     options = {"num_beams": 3, "max_new_tokens": 8, "early_stopping": "never", "num_return_sequences": 2}
-    plain = model.generate(**batch, **options, **{k: v for k, v in settings.items() if k != "cache_implementation"})
+    plain = model.generate(
+        **batch, **options, **{k: v for k, v in settings.items() if k != "cache_implementation"}
+    )
     recorded = model.generate(
-        **batch, **options, **settings, return_dict_in_generate=True, output_scores=True, output_attentions=True
+        **batch,
+        **options,
+        **settings,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_attentions=True,
     )
     width = min(plain.shape[1], recorded.sequences.shape[1])
     assert torch.equal(plain[:, :width], recorded.sequences[:, :width])
@@ -226,7 +235,11 @@ def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
     model = tiny_model()
     assert shortcuts(model) == (True, True, True)
     # Whatever replaces what a shortcut was declared for is computed the long way.
-    for name, expected in (("scores", (False, True)), ("forward", (True, False)), ("keys_and_values", (True, False))):
+    for name, expected in (
+        ("scores", (False, True)),
+        ("forward", (True, False)),
+        ("keys_and_values", (True, False)),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(VaswaniAttention, name, lambda *args, **kwargs: None)
             assert shortcuts(model)[:2] == expected

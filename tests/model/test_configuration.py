@@ -23,12 +23,24 @@ def message_of(function, *args, **kwargs) -> str:
 
 def test_the_default_is_the_papers_base_model():
     config = VaswaniConfig()
-    sizes = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k", "d_v")
+    sizes = (
+        "d_model",
+        "encoder_layers",
+        "decoder_layers",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "d_k",
+        "d_v",
+    )
     assert [getattr(config, name) for name in sizes] == [512, 6, 6, 2048, 2048, 64, 64]
     assert (config.encoder_attention_heads, config.decoder_attention_heads) == (8, 8)
     assert (config.vocab_size, config.decoder_vocab_size) == (37000, 37000)
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.1, 0.0, 0.0)
-    assert (config.activation_function, config.norm_position, config.attention_bias) == ("relu", "post", False)
+    assert (config.activation_function, config.norm_position, config.attention_bias) == (
+        "relu",
+        "post",
+        False,
+    )
     assert (config.position_embedding, config.scale_embedding) == ("sinusoidal", True)
     assert (config.share_encoder_decoder_embeddings, config.tie_word_embeddings) == (True, True)
     # Names that the rest of transformers uses.
@@ -59,7 +71,10 @@ INVALID = {
     "label_smoothing_form": (["t2t ", None], '"t2t" or "torch"'),
     "norm_position": (["middle", True], '"post" or "pre"'),
     "position_embedding": (["sinusoid"], '"sinusoidal" or "learned"'),
-    "activation_function": (["rellu", None], 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "activation_function": (
+        ["rellu", None],
+        'the name of an activation of transformers, such as "relu" or "gelu"',
+    ),
     "layer_norm_eps": ([0, -1e-5, float("inf"), float("nan"), "1e-5"], "a positive number"),
     "attention_score": (["scaled", None, 3, ["dot"]], SCORES),
     "cross_attention_score": (["Additive", 3, True], f"{SCORES}, or None"),
@@ -102,7 +117,10 @@ def test_each_field_is_checked_when_given_and_when_assigned(name):
 
 def test_an_alias_is_checked_as_its_field():
     assert VaswaniConfig(hidden_size=256).d_model == 256
-    assert message_of(VaswaniConfig, num_hidden_layers=-3) == "`encoder_layers` must be a positive integer, but is -3."
+    assert (
+        message_of(VaswaniConfig, num_hidden_layers=-3)
+        == "`encoder_layers` must be a positive integer, but is -3."
+    )
 
 
 COMBINATIONS = [
@@ -140,13 +158,20 @@ COMBINATIONS = [
         "`bos_token_id` must be smaller than the target vocabulary of 9 classes, but is 9.",
     ),
     (
-        {"share_encoder_decoder_embeddings": False, "vocab_size": 9, "decoder_vocab_size": 99, "pad_token_id": 10},
+        {
+            "share_encoder_decoder_embeddings": False,
+            "vocab_size": 9,
+            "decoder_vocab_size": 99,
+            "pad_token_id": 10,
+        },
         "`pad_token_id` must be smaller than the source vocabulary of 9 classes, but is 10.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("fields", "message"), COMBINATIONS, ids=[", ".join(fields) for fields, _ in COMBINATIONS])
+@pytest.mark.parametrize(
+    ("fields", "message"), COMBINATIONS, ids=[", ".join(fields) for fields, _ in COMBINATIONS]
+)
 def test_fields_that_contradict_each_other(fields, message):
     assert message_of(VaswaniConfig, **fields) == message
     config = VaswaniConfig()
@@ -200,7 +225,10 @@ def test_a_misspelled_override_of_a_stored_config_is_refused(tmp_path):
     message = "`droput` is no field of VaswaniConfig; the nearest field is `dropout`."
     assert message_of(VaswaniConfig.from_pretrained, tmp_path, droput=0.3) == message
     assert VaswaniConfig.from_pretrained(tmp_path, dropout=0.3).dropout == 0.3
-    assert message_of(VaswaniConfig.from_pretrained, tmp_path, dropout=3) == f"`dropout` must be {RATE}, but is 3."
+    assert (
+        message_of(VaswaniConfig.from_pretrained, tmp_path, dropout=3)
+        == f"`dropout` must be {RATE}, but is 3."
+    )
 
 
 def test_keys_that_transformers_stores_are_no_fields_and_pass():
@@ -282,7 +310,9 @@ ALL_CHANGED = {
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, ALL_CHANGED, {"d_k": 64, "d_v": 64}, {"d_model": 512, "encoder_attention_heads": 4}], ids=len
+    "fields",
+    [{}, ALL_CHANGED, {"d_k": 64, "d_v": 64}, {"d_model": 512, "encoder_attention_heads": 4}],
+    ids=len,
 )
 def test_a_config_survives_saving(tmp_path, fields):
     config = VaswaniConfig(**fields)

@@ -26,7 +26,9 @@ from vaswani_hf import (
 
 SOURCE = Path(os.environ.get("TRANSFORMERS_SOURCE", "none"), "tests", "test_modeling_common.py")
 if not SOURCE.is_file():
-    pytest.skip("TRANSFORMERS_SOURCE names no source distribution; run `make contract`.", allow_module_level=True)
+    pytest.skip(
+        "TRANSFORMERS_SOURCE names no source distribution; run `make contract`.", allow_module_level=True
+    )
 
 # What the suite imports and the distribution lacks.
 MISSING = {
@@ -37,7 +39,10 @@ MISSING = {
 # Tests of the loss, which the models without output projection do not have.
 OF_HEADS = [
     "test_training",
-    *(f"test_training_gradient_checkpointing{end}" for end in ("", "_use_reentrant_false", "_use_reentrant_true")),
+    *(
+        f"test_training_gradient_checkpointing{end}"
+        for end in ("", "_use_reentrant_false", "_use_reentrant_true")
+    ),
 ]
 PAD = 5
 
@@ -69,8 +74,12 @@ class _Tester:
         self.config_class = config_class
 
     def get_config(self):
-        stacks = {f"{stack}_{key}": size for stack in ("encoder", "decoder") for key, size in self.sizes.items()}
-        return self.config_class(vocab_size=99, d_model=32, max_position_embeddings=64, pad_token_id=PAD, **stacks)
+        stacks = {
+            f"{stack}_{key}": size for stack in ("encoder", "decoder") for key, size in self.sizes.items()
+        }
+        return self.config_class(
+            vocab_size=99, d_model=32, max_position_embeddings=64, pad_token_id=PAD, **stacks
+        )
 
     sizes = {"layers": 2, "attention_heads": 4, "ffn_dim": 40}  # noqa: RUF012
 
@@ -89,7 +98,9 @@ class _Contract(ModelTesterMixin):
     def setUp(self):
         self.model_tester = _Tester(self.config_class)
         names = ["hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"]
-        self.config_tester = ConfigTester(self, config_class=self.config_class, d_model=32, common_properties=names)
+        self.config_tester = ConfigTester(
+            self, config_class=self.config_class, d_model=32, common_properties=names
+        )
 
     def _prepare_for_class(self, inputs_dict, model_class, return_labels=False):
         inputs = dict(inputs_dict)

@@ -78,7 +78,9 @@ def test_a_certain_contradiction_names_both_sides(model, phrases, options, messa
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_phrases_that_just_fit_before_a_forced_end_are_there(model, num_beams):
-    (row,) = generate(model, [[5, 6], [7, 8]], num_beams=num_beams, max_new_tokens=5, forced_eos_token_id=EOS).tolist()
+    (row,) = generate(
+        model, [[5, 6], [7, 8]], num_beams=num_beams, max_new_tokens=5, forced_eos_token_id=EOS
+    ).tolist()
     assert contains(row, [5, 6]) and contains(row, [7, 8]) and row[-1] == EOS
 
 
@@ -119,7 +121,9 @@ def test_a_sentence_with_unmet_phrases_changes_no_other(model):
         [0],
         [0],
     ]
-    assert torch.equal(model.generate(**batch_of(SOURCES), **options, must_contain=phrases), outputs.sequences)
+    assert torch.equal(
+        model.generate(**batch_of(SOURCES), **options, must_contain=phrases), outputs.sequences
+    )
     for row, source in enumerate(SOURCES):
         alone = model.generate(**batch_of([source]), **options, must_contain=[phrases[row]])
         assert own(alone[0].tolist()) == own(outputs.sequences[row].tolist())
@@ -142,7 +146,9 @@ def test_unmet_phrases_are_told(model, caplog):
 EVERY = list(range(23))
 
 
-@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "do_sample": True}], ids=str)
+@pytest.mark.parametrize(
+    "search", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "do_sample": True}], ids=str
+)
 @pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])
 @pytest.mark.parametrize(
     ("settings", "words"),
@@ -178,7 +184,11 @@ def test_where_there_are_fewer_translations_the_others_are_none(model, asked):
 def test_a_greedy_translation_that_ends_in_time_is_no_contradiction(model):
     options = {"num_beams": 1, "max_new_tokens": 30, "no_repeat_ngram_size": 1}
     slow = SlowSearch(
-        without(log_probs_of(model), repeated_ngrams(1)), 30, num_beams=1, length_penalty=0.0, early_stopping=True
+        without(log_probs_of(model), repeated_ngrams(1)),
+        30,
+        num_beams=1,
+        length_penalty=0.0,
+        early_stopping=True,
     )
     found = model.generate(**batch_of(SOURCES), **options).tolist()
     assert [own(row) for row in found] == [slow.best(source, [START])[0].tokens for source in SOURCES]
@@ -189,5 +199,7 @@ def test_phrases_that_fit_only_where_they_overlap_are_there(model):
     for num_beams in (1, 3):
         (row,) = generate(model, phrases, num_beams=num_beams, max_new_tokens=6).tolist()
         assert all(contains(row, phrase) for phrase in phrases)
-        with pytest.raises(PhraseError, match="these are 9 tokens, and the translation has room for no more than 5"):
+        with pytest.raises(
+            PhraseError, match="these are 9 tokens, and the translation has room for no more than 5"
+        ):
             generate(model, phrases, num_beams=num_beams, max_new_tokens=5)

@@ -65,7 +65,11 @@ def test_scores_of_beam_sampling_are_those_of_the_model(model, length_penalty_ty
     torch.manual_seed(0)
     options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "do_sample": True}
     outputs = model.generate(
-        **batch_of(SOURCES), **options, **SCORED, length_penalty_type=length_penalty_type, max_new_tokens=LIMIT
+        **batch_of(SOURCES),
+        **options,
+        **SCORED,
+        length_penalty_type=length_penalty_type,
+        max_new_tokens=LIMIT,
     )
     check_scores(model, outputs, [source for source in SOURCES for _ in range(4)], length_penalty_type, 0.6)
     for nbest in outputs.sequences_scores.view(-1, 4):
@@ -181,18 +185,27 @@ def test_phrases_of_one_sentence_are_nothing_to_the_others(tiny_config, num_beam
     sources = [[*words(number % 6 + 1), EOS] for number in range(16)]
     phrases = [[words(number % 3 + 1)] for number in range(16)]
     neighbour, its_phrases = [*words(4), EOS], [words(1) for _ in range(6)]
-    options = {"num_beams": num_beams, "num_return_sequences": num_beams, "max_length_a": 1.0, "max_length_b": 12}
+    options = {
+        "num_beams": num_beams,
+        "num_return_sequences": num_beams,
+        "max_length_a": 1.0,
+        "max_length_b": 12,
+    }
     for fields in ({}, {"seed": 1}, {"norm_position": "pre", "d_k": 5, "d_v": 3}):
         model = translator(tiny_config, **fields)
         alone = model.generate(**batch_of(sources), **options, must_contain=phrases)
-        together = model.generate(**batch_of([*sources, neighbour]), **options, must_contain=[*phrases, its_phrases])
+        together = model.generate(
+            **batch_of([*sources, neighbour]), **options, must_contain=[*phrases, its_phrases]
+        )
         assert new_tokens(together)[: len(alone)] == new_tokens(alone)
 
 
 def test_phrases_that_just_fit_are_there(model):
     phrases = [[[5, 6, 7], [8, 9, 10]]] * len(SOURCES)
     for num_beams in (1, 4):
-        found = model.generate(**batch_of(SOURCES), num_beams=num_beams, max_new_tokens=7, must_contain=phrases)
+        found = model.generate(
+            **batch_of(SOURCES), num_beams=num_beams, max_new_tokens=7, must_contain=phrases
+        )
         for tokens in new_tokens(found):
             assert all(contains(tokens, phrase) for phrase in phrases[0])
 
@@ -201,7 +214,11 @@ def test_phrases_that_just_fit_are_there(model):
 def test_the_score_with_phrases_is_that_of_the_model(model, length_penalty_type):
     options = {"num_beams": 5, "num_return_sequences": 3, "length_penalty": 0.6, "max_new_tokens": 12}
     outputs = model.generate(
-        **batch_of(SOURCES), **options, **SCORED, length_penalty_type=length_penalty_type, must_contain=PHRASES
+        **batch_of(SOURCES),
+        **options,
+        **SCORED,
+        length_penalty_type=length_penalty_type,
+        must_contain=PHRASES,
     )
     check_scores(model, outputs, [source for source in SOURCES for _ in range(3)], length_penalty_type, 0.6)
     for row, tokens in enumerate(new_tokens(outputs.sequences)):
@@ -270,7 +287,9 @@ class Recorder:
         self.ended = True
 
 
-@pytest.mark.parametrize("limit", [{"max_new_tokens": LIMIT}, {"max_length_a": 1.0, "max_length_b": 1}, {}], ids=str)
+@pytest.mark.parametrize(
+    "limit", [{"max_new_tokens": LIMIT}, {"max_length_a": 1.0, "max_length_b": 1}, {}], ids=str
+)
 def test_greedy_tokens_are_streamed_one_by_one(model, limit):
     for source in SOURCES:
         recorder = Recorder()

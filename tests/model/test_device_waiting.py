@@ -24,7 +24,12 @@ SEARCHES = {
     "phrases": {"num_beams": 2, "must_contain": PHRASES, "prefixes": PREFIXES},
     "outputs": {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "prefixes": PREFIXES},
     "outputs of greedy search": {
-        **{"num_beams": 1, "return_dict_in_generate": True, "output_scores": True, "must_contain": [[]] * 4 + [[[9]]]}
+        **{
+            "num_beams": 1,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+            "must_contain": [[]] * 4 + [[[9]]],
+        }
     },
 }
 
@@ -73,7 +78,9 @@ def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
     totals = []
     for most in (8, 40):
         with Waiting(monkeypatch) as waiting:
-            models[0].generate(**arguments({"num_beams": 1, "do_sample": True}, models, most, never_ends=True))
+            models[0].generate(
+                **arguments({"num_beams": 1, "do_sample": True}, models, most, never_ends=True)
+            )
         totals.append(waiting.places.total())
     assert totals[1] - totals[0] <= 40 - 8
 
@@ -127,7 +134,11 @@ def test_drawing_is_that_of_pytorch():
         assert torch.equal(found.parents * 11 + found.tokens, torch.multinomial(probabilities, number))
 
 
-PADDED = {"right": [[5, 6, 7, 2], [8, 2, 1, 1]], "left": [[5, 6, 7, 2], [1, 1, 8, 2]], "no": [[5, 6, 2], [8, 9, 2]]}
+PADDED = {
+    "right": [[5, 6, 7, 2], [8, 2, 1, 1]],
+    "left": [[5, 6, 7, 2], [1, 1, 8, 2]],
+    "no": [[5, 6, 2], [8, 9, 2]],
+}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,10 @@ PADDED = {"right": [[5, 6, 7, 2], [8, 2, 1, 1]], "left": [[5, 6, 7, 2], [1, 1, 8
 @pytest.mark.parametrize("num_items", [None, 6])
 def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, num_items, monkeypatch):
     labels = torch.tensor(PADDED[targets])
-    batch = {"input_ids": torch.tensor([[5, 9, 2], [7, 2, 1]]), "labels": labels.masked_fill(labels == 1, -100)}
+    batch = {
+        "input_ids": torch.tensor([[5, 9, 2], [7, 2, 1]]),
+        "labels": labels.masked_fill(labels == 1, -100),
+    }
     if num_items:
         batch["num_items_in_batch"] = torch.tensor(num_items)
     for implementation in ("sdpa", "eager"):

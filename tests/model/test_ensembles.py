@@ -11,9 +11,26 @@ from vaswani_hf import VaswaniForCausalLM
 LIMIT = 6
 SCORED = {"return_dict_in_generate": True, "output_scores": True}
 SHAPE = {
-    **{"vocab_size": 23, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 16},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20},
-    **{"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": START, "bos_token_id": 0, "dropout": 0.0},
+    **{
+        "vocab_size": 23,
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "max_position_embeddings": 16,
+    },
+    **{
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 20,
+        "decoder_ffn_dim": 20,
+    },
+    **{
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": START,
+        "bos_token_id": 0,
+        "dropout": 0.0,
+    },
 }
 SEARCHES = {
     "greedy": {"num_beams": 1, "length_penalty": 0.0, "early_stopping": True},
@@ -47,7 +64,11 @@ def own(row):
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])
 def test_a_model_of_another_class_searches_with_ours(model, tiny_config, search, use_cache, asked):
-    others = [marian(), translator(tiny_config, seed=1), random_model(BartForConditionalGeneration, BartConfig)]
+    others = [
+        marian(),
+        translator(tiny_config, seed=1),
+        random_model(BartForConditionalGeneration, BartConfig),
+    ]
     mean = averaged([log_probs_of(member) for member in (model, *others)])
     slow = SlowSearch(without(mean, lambda source, target: {PAD}), LIMIT, **search)
     expected = [slow.best(source, [START])[0] for source in SOURCES]
@@ -78,8 +99,14 @@ def test_no_translation_is_longer_than_the_positions_of_a_member(model):
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        (lambda config: marian(vocab_size=25), "of one vocabulary, but `vocab_size` is 25 in ensemble[0] and 23 in"),
-        (lambda config: marian(eos_token_id=3), "of one vocabulary, but `eos_token_id` is 3 in ensemble[0] and 2 in"),
+        (
+            lambda config: marian(vocab_size=25),
+            "of one vocabulary, but `vocab_size` is 25 in ensemble[0] and 23 in",
+        ),
+        (
+            lambda config: marian(eos_token_id=3),
+            "of one vocabulary, but `eos_token_id` is 3 in ensemble[0] and 2 in",
+        ),
         (
             lambda config: VaswaniForCausalLM(config),
             "encoder-decoder models, but ensemble[0] is a VaswaniForCausalLM.",
@@ -126,6 +153,7 @@ def test_the_coverage_is_that_of_our_models(model):
 )
 def test_phrases_are_lists(model, phrases):
     with pytest.raises(
-        ValueError, match="^`must_contain` must .* a list of phrases for each sentence|for each sentence a list"
+        ValueError,
+        match="^`must_contain` must .* a list of phrases for each sentence|for each sentence a list",
     ):
         model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)

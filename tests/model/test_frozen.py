@@ -30,7 +30,9 @@ def frozen(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected() -> list[dict]:
-    return [json.loads(line) for line in (FROZEN / "translations.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in (FROZEN / "translations.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_it_translates_as_it_did(frozen, expected):

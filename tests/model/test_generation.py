@@ -38,7 +38,11 @@ def pad(rows: list[list[int]], side: str, value: int = PAD) -> torch.Tensor:
 
 def generate(model, **kwargs):
     return model.generate(
-        max_new_tokens=NUM_NEW_TOKENS, output_logits=True, return_dict_in_generate=True, do_sample=False, **kwargs
+        max_new_tokens=NUM_NEW_TOKENS,
+        output_logits=True,
+        return_dict_in_generate=True,
+        do_sample=False,
+        **kwargs,
     )
 
 
@@ -46,7 +50,11 @@ def alone(model, source: list[int], prefix: list[int], **kwargs):
     """One row without padding, mask and cache."""
     decoder_input_ids = torch.tensor([prefix])
     return generate(
-        model, input_ids=torch.tensor([source]), decoder_input_ids=decoder_input_ids, use_cache=False, **kwargs
+        model,
+        input_ids=torch.tensor([source]),
+        decoder_input_ids=decoder_input_ids,
+        use_cache=False,
+        **kwargs,
     )
 
 
@@ -63,7 +71,10 @@ def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, m
     together = generate(model, **batch, min_new_tokens=NUM_NEW_TOKENS, **CACHES[cache])
     for row, (source, prefix) in enumerate(zip(SOURCES, PREFIXES, strict=True)):
         single = alone(model, source, prefix, min_new_tokens=NUM_NEW_TOKENS)
-        assert together.sequences[row, -NUM_NEW_TOKENS:].tolist() == single.sequences[0, -NUM_NEW_TOKENS:].tolist()
+        assert (
+            together.sequences[row, -NUM_NEW_TOKENS:].tolist()
+            == single.sequences[0, -NUM_NEW_TOKENS:].tolist()
+        )
         close(torch.stack(together.logits)[:, row], torch.stack(single.logits)[:, 0])
 
 
@@ -73,7 +84,10 @@ def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, m
 def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengths):
     model = tiny_model(**fields)
     target = torch.tensor([[0, 6, 8, 3, 5, 7], [1, 1, 0, 4, 4, 9]])
-    batch = {"input_ids": pad(SOURCES[:2], "right"), "attention_mask": (pad(SOURCES[:2], "right") != PAD).long()}
+    batch = {
+        "input_ids": pad(SOURCES[:2], "right"),
+        "attention_mask": (pad(SOURCES[:2], "right") != PAD).long(),
+    }
     mask = (target != PAD).long()
     expected = model(**batch, decoder_input_ids=target, decoder_attention_mask=mask).logits
     sizes = ({}, {}) if cache_class is DynamicCache else ({"max_cache_len": 6}, {"max_cache_len": 6})
@@ -103,7 +117,9 @@ def test_a_static_decoding_step_compiles_into_one_graph(tiny_model):
         step = torch.compile(model, fullgraph=True, backend="aot_eager")
         for position in range(4):
             ids = target[:, position : position + 1]
-            logits = step(encoder_outputs=states, decoder_input_ids=ids, past_key_values=cache, use_cache=True).logits
+            logits = step(
+                encoder_outputs=states, decoder_input_ids=ids, past_key_values=cache, use_cache=True
+            ).logits
             close(logits[:, 0], expected[:, position])
 
 
@@ -157,7 +173,11 @@ SHARED_IDS = {
     "start is the end": {"decoder_start_token_id": EOS},
     "start is padding": {"decoder_start_token_id": PAD},
     "padding is the end": {"pad_token_id": EOS, "decoder_start_token_id": 0},
-    "padding is one of the ends": {"pad_token_id": EOS, "eos_token_id": [EOS, 20], "decoder_start_token_id": 0},
+    "padding is one of the ends": {
+        "pad_token_id": EOS,
+        "eos_token_id": [EOS, 20],
+        "decoder_start_token_id": 0,
+    },
     "one id for all": {"pad_token_id": EOS, "decoder_start_token_id": EOS, "bos_token_id": EOS},
 }
 
@@ -210,7 +230,8 @@ def test_assisted_and_sampled_generation(tiny_model):
     greedy = generate(model, input_ids=source).sequences
     assistant, seen = tiny_model(d_k=3), []
     assistant.get_encoder().register_forward_pre_hook(
-        lambda _, inputs, kwargs: seen.append(kwargs.get("input_ids", inputs[0] if inputs else None)), with_kwargs=True
+        lambda _, inputs, kwargs: seen.append(kwargs.get("input_ids", inputs[0] if inputs else None)),
+        with_kwargs=True,
     )
     assert torch.equal(generate(model, input_ids=source, assistant_model=assistant).sequences, greedy)
     assert torch.equal(seen[0], source)
@@ -266,7 +287,12 @@ def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(tiny_c
         allow_custom_entries=True, length_penalty_type="gnmt", coverage_penalty=0.3, max_length=9
     )
     found = model.generate(
-        **batch, **options, length_penalty=1.0, length_penalty_type=None, coverage_penalty=None, max_length=None
+        **batch,
+        **options,
+        length_penalty=1.0,
+        length_penalty_type=None,
+        coverage_penalty=None,
+        max_length=None,
     )
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
@@ -280,6 +306,11 @@ def test_arguments_at_their_defaults_change_nothing(tiny_config, num_beams):
     explicit = {"custom_generate": None, "streamer": None, "synced_gpus": None, "assistant_model": None}
     for cache in (None, "dynamic"):
         found = model.generate(
-            **batch, num_beams=num_beams, max_new_tokens=6, cache_implementation=cache, min_new_tokens=None, **explicit
+            **batch,
+            num_beams=num_beams,
+            max_new_tokens=6,
+            cache_implementation=cache,
+            min_new_tokens=None,
+            **explicit,
         )
         assert torch.equal(found, expected)

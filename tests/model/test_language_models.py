@@ -171,7 +171,9 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
-@pytest.mark.parametrize("fields", [{}, *[VARIANTS[name] for name in ("pre-norm", "learned positions", "window")]])
+@pytest.mark.parametrize(
+    "fields", [{}, *[VARIANTS[name] for name in ("pre-norm", "learned positions", "window")]]
+)
 def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
     model, prompts = make(VaswaniForCausalLM, **fields), padded(TEXTS, "left")
     # Without them the end would come as soon as in transformers only by chance.
@@ -183,7 +185,9 @@ def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
         assert torch.equal(ours, theirs)
         return
     assert type(ours) is type(theirs) and ours.keys() == theirs.keys()
-    assert torch.equal(ours.sequences, theirs.sequences) and torch.equal(ours.beam_indices, theirs.beam_indices)
+    assert torch.equal(ours.sequences, theirs.sequences) and torch.equal(
+        ours.beam_indices, theirs.beam_indices
+    )
     torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
     transitions = model.compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
     lengths = (transitions < 0).sum(dim=1)
@@ -272,7 +276,11 @@ def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
     ("given", "settings", "message"),
     [
         (None, {}, "`input_ids` must have a token, such as `<s>`, to go on from, but is empty."),
-        ("ids", {"coverage_penalty": 0.2}, "`coverage_penalty` is for translations and must be left out, but is 0.2."),
+        (
+            "ids",
+            {"coverage_penalty": 0.2},
+            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
+        ),
         (
             "ids",
             {"generation_config": GenerationConfig(coverage_penalty=0.2)},
@@ -283,7 +291,11 @@ def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
             {"length_penalty_type": "gnmt", "num_beams": 2},
             '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.',
         ),
-        ("embedded", {"length_penalty_type": "x"}, '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.'),
+        (
+            "embedded",
+            {"length_penalty_type": "x"},
+            '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.',
+        ),
     ],
 )
 def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):
@@ -291,7 +303,9 @@ def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, messa
     model = VaswaniForCausalLM(VaswaniDecoderConfig(vocab_size=50, **fields)).eval()
     prompts = torch.randint(4, 50, (2, 0 if given is None else 5))
     arguments = (
-        {"inputs_embeds": model.get_input_embeddings()(prompts)} if given == "embedded" else {"inputs": prompts}
+        {"inputs_embeds": model.get_input_embeddings()(prompts)}
+        if given == "embedded"
+        else {"inputs": prompts}
     )
     with pytest.raises(ValueError) as error:
         model.generate(**arguments, **settings)
@@ -316,7 +330,9 @@ def test_a_masked_model_does_not_generate():
 
 def test_a_language_model_does_not_translate(tmp_path):
     model = make(VaswaniForCausalLM)
-    with pytest.raises(ValueError, match="must be an encoder-decoder to translate, but VaswaniForCausalLM is none"):
+    with pytest.raises(
+        ValueError, match="must be an encoder-decoder to translate, but VaswaniForCausalLM is none"
+    ):
         pipeline("translation", model=model, tokenizer=object())
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError) as error:
@@ -360,7 +376,13 @@ def test_ties_hold_through_saving_and_resizing(model_class, tmp_path):
     assert model.lm_head.weight is model.model.embed_tokens.weight
     model.save_pretrained(tmp_path)
     assert (
-        len([name for name in load_file(tmp_path / "model.safetensors") if "embed_tokens" in name or "head" in name])
+        len(
+            [
+                name
+                for name in load_file(tmp_path / "model.safetensors")
+                if "embed_tokens" in name or "head" in name
+            ]
+        )
         == 1
     )
     loaded = model_class.from_pretrained(tmp_path)
@@ -386,18 +408,26 @@ def test_a_table_that_is_missing_under_all_its_names_is_named_and_drawn(model_cl
 def test_a_config_has_the_fields_of_one_stack():
     config = VaswaniDecoderConfig(d_model=16, decoder_attention_heads=2, decoder_layers=3, vocab_size=30)
     assert (config.num_hidden_layers, config.num_attention_heads, config.d_k) == (3, 2, 8)
-    assert not [name for name in config.to_dict() if name.startswith("encoder_") or name == "decoder_vocab_size"]
+    assert not [
+        name for name in config.to_dict() if name.startswith("encoder_") or name == "decoder_vocab_size"
+    ]
     config.vocab_size = 40
     assert config.decoder_vocab_size == 40
     other = VaswaniForMaskedLM(VaswaniConfig(**SHAPE)).config
     assert (other.num_hidden_layers, other.num_attention_heads) == (2, 4)
     two = VaswaniConfig(**SHAPE, share_encoder_decoder_embeddings=False, decoder_vocab_size=19)
     assert VaswaniForCausalLM(two).config.vocab_size == 19 and VaswaniForMaskedLM(two).config.vocab_size == 23
-    deep = VaswaniConfig(**SHAPE | {"encoder_layers": 3, "decoder_layers": 2, "attention_window": [1, 2, 3, 4, 5]})
+    deep = VaswaniConfig(
+        **SHAPE | {"encoder_layers": 3, "decoder_layers": 2, "attention_window": [1, 2, 3, 4, 5]}
+    )
     assert VaswaniForMaskedLM(deep).config.attention_window == [1, 2, 3]
     assert VaswaniForCausalLM(deep).config.attention_window == [4, 5]
     for name, value, message in (
-        ("is_encoder_decoder", True, "`is_encoder_decoder` must be False for a model of one stack, but is True."),
+        (
+            "is_encoder_decoder",
+            True,
+            "`is_encoder_decoder` must be False for a model of one stack, but is True.",
+        ),
         ("decoder_layers", 0, "`decoder_layers` must be a positive integer, but is 0."),
     ):
         with pytest.raises(ValueError) as error:
@@ -428,7 +458,9 @@ def test_the_code_travels_with_the_checkpoint(model_class, tmp_path, python):
     model, ids = make(model_class), torch.tensor([[0, 5, 9, 4]])
     model.save_pretrained(tmp_path)
     command = [python, "-c", WITHOUT_THE_PACKAGE, str(tmp_path), AUTO[model_class][0].__name__]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    found = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
     torch.testing.assert_close(torch.tensor(found["logits"]), model(ids).logits)
     if model_class is VaswaniForCausalLM:
         assert found["found"] == model.generate(ids, num_beams=3, max_new_tokens=5).tolist()
@@ -438,4 +470,6 @@ def test_the_code_travels_with_the_checkpoint(model_class, tmp_path, python):
 def test_gradients_reach_every_weight(model_class):
     model, ids = make(model_class).train(), padded(TEXTS)
     model(ids, labels=ids).loss.backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters()
+    )

@@ -232,7 +232,9 @@ def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch
     rounded = [gradients(model, loss) for loss in losses]
     assert all(gradient.dtype == torch.float32 for gradient in rounded[0])
     # bfloat16 is off by some percent all over the model; with chunks it is so by no more than without.
-    errors = [sum((r - e).square().sum() for r, e in zip(result, exact, strict=True)).sqrt() for result in rounded]
+    errors = [
+        sum((r - e).square().sum() for r, e in zip(result, exact, strict=True)).sqrt() for result in rounded
+    ]
     assert 0 < errors[0] < 1.2 * errors[1] + 1e-3
 
 
@@ -306,5 +308,7 @@ def test_peak_memory_of_a_batch_of_the_paper(python):
     # Section 5.1 has 25,000 target tokens a batch and 37,000 classes, of which the logits alone would take 3.7 GB, several
     # times. A fifth of the tokens takes what the chunks do, which is less than its logits once.
     tokens = 5_000
-    result = subprocess.run([python, "-c", PEAK_MEMORY, str(tokens)], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [python, "-c", PEAK_MEMORY, str(tokens)], capture_output=True, text=True, check=True
+    )
     assert 0 < int(result.stdout) < tokens * 37_000 * 4

@@ -71,7 +71,10 @@ def pad(rows: list[list[int]], value: int = PAD) -> torch.Tensor:
 
 
 def batch_of(pairs=PAIRS) -> dict[str, torch.Tensor]:
-    return {"input_ids": pad([source for source, _ in pairs]), "labels": pad([labels for _, labels in pairs], -100)}
+    return {
+        "input_ids": pad([source for source, _ in pairs]),
+        "labels": pad([labels for _, labels in pairs], -100),
+    }
 
 
 def close(actual, expected):
@@ -142,7 +145,9 @@ def test_dropout_is_where_the_paper_has_it(tiny_model, monkeypatch, norm_positio
     target_ids = [0, *labels[:-1]]
     logits = model(input_ids=pad([source_ids]), decoder_input_ids=pad([target_ids])).logits[0]
     close(logits, HalvedReference(model.state_dict(), model.config).logits(source_ids, target_ids))
-    assert not torch.allclose(logits, Reference(model.state_dict(), model.config).logits(source_ids, target_ids))
+    assert not torch.allclose(
+        logits, Reference(model.state_dict(), model.config).logits(source_ids, target_ids)
+    )
 
 
 @pytest.mark.parametrize(("shape", "p"), [((400, 1001), 0.1), ((7, 50_000), 0.3), ((3, 100_000), 0.999)])
@@ -186,7 +191,9 @@ def test_sdpa_equals_eager(tiny_model, fields):
     close(logits["sdpa"], logits["eager"])
 
 
-@pytest.mark.parametrize("fields", [VARIANTS["widths"], VARIANTS["wide values"]], ids=["narrow values", "wide values"])
+@pytest.mark.parametrize(
+    "fields", [VARIANTS["widths"], VARIANTS["wide values"]], ids=["narrow values", "wide values"]
+)
 def test_flash_kernels_get_heads_of_one_width(tiny_model, fields):
     widths = []
 
@@ -283,7 +290,8 @@ def test_a_half_precision_model_adds_rounded_exact_positions(tiny_model, dtype):
     positions = torch.tensor([[0, 1, 4999]])
     expected = torch.tensor([sinusoid(position, 16) for position in (0, 1, 4999)]).to(dtype)
     assert torch.equal(
-        encoder.add_positions(torch.zeros(1, 3, 16, dtype=dtype), encoder.position_states(positions))[0], expected
+        encoder.add_positions(torch.zeros(1, 3, 16, dtype=dtype), encoder.position_states(positions))[0],
+        expected,
     )
 
 
@@ -426,7 +434,9 @@ def test_the_base_model_loads_into_the_full_one_and_back(tiny_model, tmp_path):
     states = base(input_ids=source, decoder_input_ids=target).last_hidden_state
     base.save_pretrained(tmp_path / "base")
     full = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "base")
-    close(full.lm_head(states)[..., EOS:], model(input_ids=source, decoder_input_ids=target).logits[..., EOS:])
+    close(
+        full.lm_head(states)[..., EOS:], model(input_ids=source, decoder_input_ids=target).logits[..., EOS:]
+    )
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -434,7 +444,9 @@ def test_initialisation(share):
     torch.manual_seed(0)
     fields = {"position_embedding": "learned", "attention_bias": True, "norm_position": "pre"}
     fields |= {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": share}
-    model = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=3000, encoder_layers=1, decoder_layers=1, d_v=32, **fields))
+    model = VaswaniForSeq2SeqLM(
+        VaswaniConfig(vocab_size=3000, encoder_layers=1, decoder_layers=1, d_v=32, **fields)
+    )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) or name == "lm_head":
             assert module.weight.mean().item() == pytest.approx(0, abs=1e-3)
@@ -481,7 +493,9 @@ def test_loaded_weights_are_not_drawn_again(tmp_path):
 
 def test_embedded_tokens_and_positions_are_of_one_size():
     torch.manual_seed(0)
-    encoder = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=3000, encoder_layers=1, decoder_layers=1)).get_encoder()
+    encoder = VaswaniForSeq2SeqLM(
+        VaswaniConfig(vocab_size=3000, encoder_layers=1, decoder_layers=1)
+    ).get_encoder()
     embedded = encoder.embed_tokens.weight * encoder.embed_scale
     assert embedded.std().item() == pytest.approx(1, rel=0.01)
 
@@ -545,7 +559,10 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_model, norm_position, a
 
 def test_compiled_and_exported_models_give_the_same_logits(tiny_model):
     model = tiny_model()
-    inputs = {"input_ids": pad([[5, 9, 4, EOS], [7, EOS]]), "decoder_input_ids": torch.tensor([[0, 6, 8], [1, 0, 3]])}
+    inputs = {
+        "input_ids": pad([[5, 9, 4, EOS], [7, EOS]]),
+        "decoder_input_ids": torch.tensor([[0, 6, 8], [1, 0, 3]]),
+    }
     with torch.no_grad():
         expected = model(**inputs).logits
         close(torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).logits, expected)
@@ -560,7 +577,9 @@ def test_bfloat16_is_near_float32(tiny_model):
     logits = half(**batch_of()).logits
     assert logits.dtype == torch.bfloat16
     kept = torch.arange(expected.shape[-1]) != PAD
-    assert (logits[..., kept].float() - expected[..., kept]).abs().mean() < 0.05 * expected[..., kept].abs().mean()
+    assert (logits[..., kept].float() - expected[..., kept]).abs().mean() < 0.05 * expected[
+        ..., kept
+    ].abs().mean()
     half.train()(**batch_of()).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in half.parameters())
 
@@ -579,8 +598,11 @@ def test_the_tensor_parallel_plan_names_what_exists(tiny_model):
     for fields in ({}, {"share_encoder_decoder_embeddings": False}):
         model = tiny_model(**fields)
         modules = {
-            ".".join("*" if part.isdigit() else part for part in name.split(".")) for name, _ in model.named_modules()
+            ".".join("*" if part.isdigit() else part for part in name.split("."))
+            for name, _ in model.named_modules()
         }
         assert set(model.tp_plan) <= modules
-        linear = {name for name in modules if name.endswith(("_proj", "fc1", "fc2", "lm_head", "embed_tokens"))}
+        linear = {
+            name for name in modules if name.endswith(("_proj", "fc1", "fc2", "lm_head", "embed_tokens"))
+        }
         assert linear <= set(model.tp_plan)

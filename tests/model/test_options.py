@@ -32,7 +32,10 @@ def test_types_are_those_of_the_command_line():
         ({"num_return_sequences": 2.5}, "`num_return_sequences` must be a positive integer, but is 2.5."),
         ({"top_k": -1, "do_sample": True}, "`top_k` must be an integer of 0 or more, but is -1."),
         ({"top_p": 2, "do_sample": True}, "`top_p` must be a number above 0 and at most 1, but is 2."),
-        ({"temperature": float("inf"), "do_sample": True}, "`temperature` must be a number above 0, but is inf."),
+        (
+            {"temperature": float("inf"), "do_sample": True},
+            "`temperature` must be a number above 0, but is inf.",
+        ),
         ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
         ({"coverage_penalty": -1}, "`coverage_penalty` must be a number of 0 or more, but is -1."),
         ({"length_penalty_type": "wu"}, '`length_penalty_type` must be "gnmt" or "power", but is \'wu\'.'),
@@ -42,7 +45,10 @@ def test_types_are_those_of_the_command_line():
         ({"seed": 2**32}, "`seed` must be an integer from 0 to 4294967295, but is 4294967296."),
         ({"window": 0}, "`window` must be a positive integer, but is 0."),
         ({"on_error": "skp"}, '`on_error` must be "fail" or "skip", but is \'skp\'.'),
-        ({"generation_config": GenerationConfig(num_beams=0)}, "`num_beams` must be a positive integer, but is 0."),
+        (
+            {"generation_config": GenerationConfig(num_beams=0)},
+            "`num_beams` must be a positive integer, but is 0.",
+        ),
     ],
 )
 def test_an_impossible_value_is_named(options, message):
@@ -52,7 +58,10 @@ def test_an_impossible_value_is_named(options, message):
 
 
 def test_settings_of_sampling_count_only_where_it_samples():
-    assert TranslationOptions.of(temperature=0.0, num_beams=4).generate == {"temperature": 0.0, "num_beams": 4}
+    assert TranslationOptions.of(temperature=0.0, num_beams=4).generate == {
+        "temperature": 0.0,
+        "num_beams": 4,
+    }
 
 
 def test_the_call_comes_first_then_its_config_then_the_checkpoint():

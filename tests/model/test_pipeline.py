@@ -127,7 +127,9 @@ def translate(model, tokenizer, text: str, **settings) -> list[str]:
 def generate_settings(translator, monkeypatch, **settings) -> dict:
     """The settings with which the pipeline calls generate()."""
     calls = []
-    monkeypatch.setattr(translator.model, "generate", lambda **given: calls.append(given) or torch.tensor([[0, 2]]))
+    monkeypatch.setattr(
+        translator.model, "generate", lambda **given: calls.append(given) or torch.tensor([[0, 2]])
+    )
     translator("a cat", **settings)
     # What looks at the logits of models of others is no setting, and what comes back is none of the caller's.
     calls[0].pop("logits_processor", None)
@@ -136,14 +138,18 @@ def generate_settings(translator, monkeypatch, **settings) -> dict:
 
 
 def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
 
 
 def test_a_text_gives_a_list_of_one(translator, tokenizer):
     assert isinstance(translator, TranslationPipeline)
     for text, record in zip(TEXTS, RECORDS, strict=True):
         assert translator(text) == [record]
-        assert translate(translator.model, tokenizer, text, num_beams=4, max_new_tokens=40) == list(record.values())
+        assert translate(translator.model, tokenizer, text, num_beams=4, max_new_tokens=40) == list(
+            record.values()
+        )
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4])
@@ -156,7 +162,10 @@ def test_a_list_gives_a_flat_list_whatever_the_batches(translator, batch_size):
 def test_several_translations_are_nested(translator, tokenizer, batch_size):
     settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 30}
     expected = [
-        [{"translation_text": translation} for translation in translate(translator.model, tokenizer, text, **settings)]
+        [
+            {"translation_text": translation}
+            for translation in translate(translator.model, tokenizer, text, **settings)
+        ]
         for text in TEXTS
     ]
     assert all(first != second for first, second in expected)
@@ -199,7 +208,10 @@ def test_an_empty_text_is_translated_to_an_empty_text(translator):
         records = translator(["", TEXTS[0], "  ", TEXTS[1], ""], batch_size=batch_size)
         assert records == [empty, RECORDS[0], empty, RECORDS[1], empty]
     assert translator(["", "a cat"], num_beams=2, num_return_sequences=2)[0] == [empty, empty]
-    assert translator("", generation_config=GenerationConfig(num_beams=2, num_return_sequences=2)) == [empty, empty]
+    assert translator("", generation_config=GenerationConfig(num_beams=2, num_return_sequences=2)) == [
+        empty,
+        empty,
+    ]
     assert translator("", return_tensors=True)[0]["translation_token_ids"].shape == (0,)
 
 
@@ -232,7 +244,9 @@ def test_truncation_and_clean_up_reach_the_tokenizer(translator, tokenizer, monk
     assert in_pieces == {"translation_text": next(expected)} != RECORDS[1]
     decode = tokenizer.decode
     for settings, expected in (({"clean_up_tokenization_spaces": True}, True), ({}, False)):
-        monkeypatch.setattr(tokenizer, "decode", lambda ids, expected=expected, **given: decode(ids) + str(given))
+        monkeypatch.setattr(
+            tokenizer, "decode", lambda ids, expected=expected, **given: decode(ids) + str(given)
+        )
         given = {"skip_special_tokens": True, "clean_up_tokenization_spaces": expected}
         assert short("the dog", **settings)[0]["translation_text"].endswith(str(given))
 
@@ -272,7 +286,9 @@ def test_defaults_fill_what_nobody_sets(
 
 def test_a_generation_config_is_taken_as_it_is(translator, monkeypatch):
     config = GenerationConfig(max_new_tokens=4)
-    assert generate_settings(translator, monkeypatch, generation_config=config) == {"generation_config": config}
+    assert generate_settings(translator, monkeypatch, generation_config=config) == {
+        "generation_config": config
+    }
 
 
 def test_a_short_limit_is_reported(translator, transformers_log):
@@ -342,7 +358,9 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, num_beams, r
     assert not [warning for warning in recwarn if "stop_sequence" in str(warning.message)]
     # One that does not come about changes nothing, and `</s>` is still an end.
     assert translator(TEXTS[1], stop_sequence="~", num_beams=num_beams) == RECORDS[1:2]
-    with pytest.warns(UserWarning, match="^`stop_sequence` has several tokens; the first ends a translation.$"):
+    with pytest.warns(
+        UserWarning, match="^`stop_sequence` has several tokens; the first ends a translation.$"
+    ):
         assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
     with pytest.raises(TypeError, match="^A stop sequence must be a str, but is of type int.$"):
         translator(TEXTS[1], stop_sequence=3)
@@ -361,15 +379,15 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
     model = translator.model
     larger = train_tokenizer(TEXTS + GERMAN, 300)
     larger.add_tokens(["<new>"])
-    message = (
-        f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
-    )
+    message = f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}; take both from one checkpoint.$"):
         pipeline("translation", model=model, tokenizer=larger)
     for token, token_id in (("pad_token", 5), ("eos_token", 7)):
         other = train_tokenizer(TEXTS + GERMAN, 300)
         setattr(other, token, other.convert_ids_to_tokens(token_id))
-        with pytest.raises(ValueError, match=f"but its `{token}` has the id {token_id}, and that of the model "):
+        with pytest.raises(
+            ValueError, match=f"but its `{token}` has the id {token_id}, and that of the model "
+        ):
             pipeline("translation", model=model, tokenizer=other)
     # Added tokens with embeddings of their own, and spare classes, are as good as others.
     resized = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
@@ -408,7 +426,9 @@ translator(["a cat", "the dog"], batch_size=2, num_beams=2, max_new_tokens=20)
     foreign, lines = ("torch.jit", "torchao", "register_constant"), result.stderr.splitlines()
     is_foreign = [any(name in line for name in foreign) for line in lines]
     # Below a warning stands the line of code that it is about.
-    is_quoted = [line.startswith("  ") and before for line, before in zip(lines, [False, *is_foreign], strict=False)]
+    is_quoted = [
+        line.startswith("  ") and before for line, before in zip(lines, [False, *is_foreign], strict=False)
+    ]
     lines = [line for line, *skipped in zip(lines, is_foreign, is_quoted, strict=True) if not any(skipped)]
     assert (result.returncode, lines, result.stdout) == (0, [], "")
 
@@ -431,7 +451,9 @@ def test_a_model_that_is_no_encoder_decoder_is_refused(tokenizer):
     model = BertLMHeadModel(
         BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, vocab_size=300, is_decoder=True)
     )
-    with pytest.raises(ValueError, match="^`model` must be an encoder-decoder to translate, but BertLMHeadModel"):
+    with pytest.raises(
+        ValueError, match="^`model` must be an encoder-decoder to translate, but BertLMHeadModel"
+    ):
         TranslationPipeline(model, tokenizer)
 
 
@@ -451,7 +473,9 @@ def test_two_vocabularies(two_vocabularies, tmp_path):
     translator.save_pretrained(tmp_path)
     assert pipeline("translation", model=str(tmp_path), device="cpu")(TEXTS, num_beams=1) == RECORDS
     in_memory = train_tokenizer(TEXTS, 280)
-    explicit = TranslationPipeline(translator.model, in_memory, target_tokenizer=target_tokenizer, device="cpu")
+    explicit = TranslationPipeline(
+        translator.model, in_memory, target_tokenizer=target_tokenizer, device="cpu"
+    )
     assert explicit(TEXTS, num_beams=1) == RECORDS
 
 
@@ -480,7 +504,9 @@ def test_two_embeddings_over_one_vocabulary(tokenizer, tmp_path):
 def t5(tokenizer) -> T5ForConditionalGeneration:
     torch.manual_seed(5)
     ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, **ids)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, **ids
+    )
     config.task_specific_params = {
         "translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 3, "max_length": 13},
     }
@@ -510,15 +536,28 @@ def test_t5_gets_its_prefix_and_its_settings(t5, tokenizer, monkeypatch, task, p
 
 def test_marian(tokenizer, tmp_path):
     torch.manual_seed(5)
-    shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    shape = {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+    }
     ids = {"pad_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "decoder_start_token_id": 1}
     config = MarianConfig(
-        vocab_size=len(tokenizer), d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5, **shape, **ids
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        init_std=0.5,
+        **shape,
+        **ids,
     )
     MarianMTModel(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     translator = pipeline("translation", model=str(tmp_path), device="cpu")
-    expected = [{"translation_text": translate(translator.model, tokenizer, text, **SETTINGS)[0]} for text in TEXTS]
+    expected = [
+        {"translation_text": translate(translator.model, tokenizer, text, **SETTINGS)[0]} for text in TEXTS
+    ]
     assert translator(TEXTS, batch_size=3, **SETTINGS) == expected
 
 
@@ -528,7 +567,12 @@ def mbart() -> tuple[MBartForConditionalGeneration, MBartTokenizer]:
     pieces = ["<s>", "<pad>", "</s>", "<unk>"] + [f"▁{word}" for word in words]
     tokenizer = MBartTokenizer(vocab=[(piece, -1.0) for piece in pieces])
     torch.manual_seed(5)
-    shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    shape = {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+    }
     config = MBartConfig(
         vocab_size=len(tokenizer), d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5, **shape
     )
@@ -560,7 +604,10 @@ def test_languages_of_mbart(mbart, batch_size):
 def test_token_type_ids_are_left_out(translator, tokenizer):
     names = ["input_ids", "token_type_ids", "attention_mask"]
     with_types = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", eos_token="</s>", model_input_names=names
+        tokenizer_object=tokenizer.backend_tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        model_input_names=names,
     )
     assert "token_type_ids" in with_types("a cat")
     assert TranslationPipeline(translator.model, with_types, device="cpu")(TEXTS) == RECORDS
@@ -611,7 +658,9 @@ def test_long_texts(translator):
     assert list(stream) == [[record] for record in expected]
     dataset = KeyDataset(datasets.Dataset.from_dict({"en": texts}), "en")
     assert list(translator(dataset, split_sentences=True)) == [[record] for record in expected]
-    splitting = TranslationPipeline(translator.model, translator.tokenizer, device="cpu", split_sentences=True)
+    splitting = TranslationPipeline(
+        translator.model, translator.tokenizer, device="cpu", split_sentences=True
+    )
     assert splitting(text) == expected[:1] and splitting(text, num_beams=2, num_return_sequences=2)[1]
     with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
         translator(text, split_sentences=True, return_tensors=True)
@@ -628,12 +677,18 @@ def test_constraints(translator):
     for record, prefix, of_text in zip(each, prefixes, phrases, strict=True):
         assert record["translation_text"].startswith(prefix)
         assert all(phrase in record["translation_text"] for phrase in of_text)
-        assert [word["confidence"] for word in record["words"]][: len(prefix.split())] == [1.0] * len(prefix.split())
+        assert [word["confidence"] for word in record["words"]][: len(prefix.split())] == [1.0] * len(
+            prefix.split()
+        )
     (record,) = translator("A cat. The dog!", target_prefix="der", must_contain=["saß"], split_sentences=True)
     assert record["translation_text"].startswith("der ") and "saß" in record["translation_text"]
-    with pytest.raises(ValueError, match="^`target_prefix` must have one entry per text, but has 2 for 4 texts.$"):
+    with pytest.raises(
+        ValueError, match="^`target_prefix` must have one entry per text, but has 2 for 4 texts.$"
+    ):
         translator(TEXTS, target_prefix=["a", "b"])
-    with pytest.raises(ValueError, match="^`must_contain` must have one entry per text, but has 1 for one text or a"):
+    with pytest.raises(
+        ValueError, match="^`must_contain` must have one entry per text, but has 1 for one text or a"
+    ):
         translator("a cat", must_contain=[["a"]])
     with pytest.raises(TypeError, match="^`must_contain` must be a list of phrases, but is a str.$"):
         translator("a cat", must_contain="saß")
@@ -642,7 +697,8 @@ def test_constraints(translator):
 def test_ensembles(translator, checkpoint):
     other = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
     (single,), (both,) = (
-        translator("a cat", return_scores=True, num_beams=2, **settings) for settings in ({}, {"ensemble": [other]})
+        translator("a cat", return_scores=True, num_beams=2, **settings)
+        for settings in ({}, {"ensemble": [other]})
     )
     assert both["score"] == pytest.approx(single["score"], abs=1e-4)
     with torch.no_grad():
@@ -715,11 +771,15 @@ def test_batches_hold_texts_of_similar_length(translator, t5, tokenizer, monkeyp
 
 def test_a_generation_config_is_filled_from_the_model_s(checkpoint, tokenizer):
     model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
-    model.generation_config.update(num_beams=2, num_return_sequences=2, length_penalty=0.6, length_penalty_type="gnmt")
+    model.generation_config.update(
+        num_beams=2, num_return_sequences=2, length_penalty=0.6, length_penalty_type="gnmt"
+    )
     translator = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
     config = GenerationConfig(num_beams=3)
     inputs = tokenizer(TEXTS[1], return_tensors="pt")
-    found = model.generate(**inputs, generation_config=config, return_dict_in_generate=True, output_scores=True)
+    found = model.generate(
+        **inputs, generation_config=config, return_dict_in_generate=True, output_scores=True
+    )
     records = translator(TEXTS[1], generation_config=config, return_scores=True)
     assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
 
@@ -730,4 +790,7 @@ def test_the_package_pushes_the_pipelines_of_its_models(translator, t5, tokenize
     translator.push_to_hub("alice/model", private=True)
     assert pushed == [((translator, "alice/model"), {"private": True})]
     monkeypatch.setattr(pipelines.Pipeline, "push_to_hub", lambda *given, **kwargs: "by transformers")
-    assert pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu").push_to_hub("x") == "by transformers"
+    assert (
+        pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu").push_to_hub("x")
+        == "by transformers"
+    )

@@ -55,7 +55,9 @@ def copies() -> Dataset:
 def model(tiny_config) -> VaswaniForSeq2SeqLM:
     set_seed(0)
     return VaswaniForSeq2SeqLM(
-        tiny_config(vocab_size=NUM_CLASSES, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64)
+        tiny_config(
+            vocab_size=NUM_CLASSES, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64
+        )
     )
 
 
@@ -66,7 +68,9 @@ def share_copied(model: VaswaniForSeq2SeqLM, copies: Dataset, collator) -> float
         batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8, num_beams=2
     )
     hypotheses = [[token for token in row.tolist() if token > EOS] for row in sequences]
-    return sum(hypothesis == copies[index]["labels"][:-1] for index, hypothesis in enumerate(hypotheses)) / 100
+    return (
+        sum(hypothesis == copies[index]["labels"][:-1] for index, hypothesis in enumerate(hypotheses)) / 100
+    )
 
 
 @pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.1])

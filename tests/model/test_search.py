@@ -42,7 +42,9 @@ def close(actual, expected, tolerance=1e-5):
 def searched(model, batch, **options):
     """Sequences and scores; `options` may name any argument of `generate`."""
     defaults = {"num_beams": 4, "max_new_tokens": LIMIT, "early_stopping": "never", "do_sample": False}
-    return model.generate(**batch, **defaults | {"return_dict_in_generate": True, "output_scores": True} | options)
+    return model.generate(
+        **batch, **defaults | {"return_dict_in_generate": True, "output_scores": True} | options
+    )
 
 
 def check_against_transformers(model, batch, **options):
@@ -98,7 +100,11 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
     oracle, log_probs = TransformersSearch(model), log_probs_of(model)
     for num_beams in (2, 3, 5, 8):
         for length_penalty in (-1.0, 0.0, 0.6, 2.0):
-            options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_beams": num_beams}
+            options = {
+                "early_stopping": early_stopping,
+                "length_penalty": length_penalty,
+                "num_beams": num_beams,
+            }
             slow = SlowSearch(log_probs, LIMIT, **options)
             outputs = searched(oracle, batch_of(SOURCES), **options, num_return_sequences=2)
             expected = [hypothesis for source in SOURCES for hypothesis in slow.best(source, [START])[:2]]
@@ -121,7 +127,9 @@ def test_beam_search_equals_the_paper_in_slow_loops(tiny_config, length_penalty)
     )
     with torch.no_grad():
         expected = [slow.best(source, [START])[0] for source in SOURCES[:3]]
-    outputs = searched(model, batch_of(SOURCES[:3]), num_beams=2, max_new_tokens=4, length_penalty=length_penalty)
+    outputs = searched(
+        model, batch_of(SOURCES[:3]), num_beams=2, max_new_tokens=4, length_penalty=length_penalty
+    )
     close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
     for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
         assert row[: len(hypothesis.tokens)] == hypothesis.tokens
@@ -142,7 +150,11 @@ def test_every_shape_cache_and_attention_equals_transformers(tiny_config, fields
 
 
 # The best of many classes need not be looked for one by one, and of few there may not be enough.
-SIZES = {"400 classes": {"vocab_size": 400}, "401 classes": {"vocab_size": 401}, "21 classes": {"vocab_size": 21}}
+SIZES = {
+    "400 classes": {"vocab_size": 400},
+    "401 classes": {"vocab_size": 401},
+    "21 classes": {"vocab_size": 21},
+}
 
 
 @pytest.mark.parametrize("fields", (VARIANTS | SIZES).values(), ids=VARIANTS | SIZES)
@@ -323,7 +335,11 @@ CRITERIA = {
 @pytest.mark.parametrize("criteria", CRITERIA.values(), ids=CRITERIA)
 def test_stopping_criteria_equal_transformers(model, criteria, early_stopping):
     for length_penalty in (0.0, 0.6):
-        options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "num_return_sequences": 2}
+        options = {
+            "early_stopping": early_stopping,
+            "length_penalty": length_penalty,
+            "num_return_sequences": 2,
+        }
         expected = check_against_transformers(model, batch_of(SOURCES), **options, stopping_criteria=criteria)
         plain = searched(TransformersSearch(model), batch_of(SOURCES), **options)
         assert expected.sequences.tolist() != plain.sequences.tolist()
@@ -361,7 +377,9 @@ def test_what_is_not_allowed_does_not_fill_up_the_results(model, limit):
         outputs = searched(model, batch_of(SOURCES), **options)
         close(outputs.sequences_scores[::num_return_sequences], expected.sequences_scores)
         assert torch.all(outputs.sequences_scores.view(len(SOURCES), -1)[:, 1:] < -1e7)
-        plain = searched(model, batch_of(SOURCES), **options, return_dict_in_generate=False, output_scores=False)
+        plain = searched(
+            model, batch_of(SOURCES), **options, return_dict_in_generate=False, output_scores=False
+        )
         for sequences in (outputs.sequences, plain):
             assert sequences[::num_return_sequences, 1:5].tolist() == [path] * len(SOURCES)
             assert set(sequences[:, 1:].unique().tolist()) <= {*path, PAD}
@@ -378,7 +396,13 @@ def test_outputs_of_every_step_are_transformers_own(model, cache, early_stopping
     asked = {"output_logits": True, "output_attentions": True, "output_hidden_states": True}
     for prefixes in (None, PREFIXES):
         batch = batch_of(SOURCES, "left", prefixes)
-        options = {"early_stopping": early_stopping, "num_beams": 3, "num_return_sequences": 2, **cache, **asked}
+        options = {
+            "early_stopping": early_stopping,
+            "num_beams": 3,
+            "num_return_sequences": 2,
+            **cache,
+            **asked,
+        }
         expected = searched(TransformersSearch(model), batch, **options)
         outputs = searched(model, batch, **options)
         assert type(outputs) is type(expected)
@@ -445,7 +469,12 @@ def test_bfloat16_equals_transformers_on_most_sentences(model, cache):
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_a_compiled_model_generates_the_same(model, cache):
-    options = {"return_dict_in_generate": False, "output_scores": False, "num_return_sequences": 2, **CACHES[cache]}
+    options = {
+        "return_dict_in_generate": False,
+        "output_scores": False,
+        "num_return_sequences": 2,
+        **CACHES[cache],
+    }
     expected = searched(model, batch_of(SOURCES), **options)
     torch._dynamo.reset()
     graphs = []
@@ -462,14 +491,18 @@ def test_a_compiled_model_generates_the_same(model, cache):
 def rows_through(module):
     """A list that each call of the module lengthens by the number of rows [rows, T, D] it was given."""
     rows = []
-    module.register_forward_hook(lambda _, inputs, output: rows.append(inputs[0].shape[0] * inputs[0].shape[1]))
+    module.register_forward_hook(
+        lambda _, inputs, output: rows.append(inputs[0].shape[0] * inputs[0].shape[1])
+    )
     return rows
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_cross_attention_is_computed_once_per_sentence(model, cache):
     layers = model.get_decoder().layers
-    rows = [rows_through(getattr(layer.encoder_attn, name)) for layer in layers for name in ("k_proj", "v_proj")]
+    rows = [
+        rows_through(getattr(layer.encoder_attn, name)) for layer in layers for name in ("k_proj", "v_proj")
+    ]
     options = {"return_dict_in_generate": False, "output_scores": False, "num_beams": 6, **CACHES[cache]}
     searched(model, batch_of(SOURCES), **options)
     longest = max(map(len, SOURCES))

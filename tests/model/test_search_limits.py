@@ -61,7 +61,10 @@ def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **o
     log_probs = log_probs or log_probs_of(model)
     prefixes = prefixes or [[START]] * len(sources)
     pairs = zip(sources, prefixes, strict=True)
-    return [SlowSearch(log_probs, limit_of(source, a, b), **options).best(source, prefix) for source, prefix in pairs]
+    return [
+        SlowSearch(log_probs, limit_of(source, a, b), **options).best(source, prefix)
+        for source, prefix in pairs
+    ]
 
 
 def check_against_slow(model, batch, expected, num_best=1, prompt_length=1, **options):
@@ -122,7 +125,11 @@ def test_gnmt_stopped_early_equals_the_slow_search(model, length_penalty):
 @pytest.mark.parametrize("early_stopping", [True, False, "never"], ids=str)
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 2.0])
 def test_power_within_limits_per_sentence_equals_the_slow_search(model, early_stopping, length_penalty):
-    options = {"length_penalty": length_penalty, "length_penalty_type": "power", "early_stopping": early_stopping}
+    options = {
+        "length_penalty": length_penalty,
+        "length_penalty_type": "power",
+        "early_stopping": early_stopping,
+    }
     for b in (LOOSE, TIGHT):
         expected = slow_best(model, SOURCES, b=b, **options)
         check_against_slow(model, batch_of(SOURCES), expected, num_best=4, **options, max_length_b=b)
@@ -136,7 +143,9 @@ def test_every_shape_and_cache_equals_the_slow_search(tiny_config, fields, cache
     expected = slow_best(model, SOURCES, PREFIXES, **options)
     for side, attention in (("left", "eager"), ("right", "sdpa")):
         model.set_attn_implementation(attention)
-        check_against_slow(model, batch_of(SOURCES, side, PREFIXES), expected, 2, prompt_length=4, **options, **cache)
+        check_against_slow(
+            model, batch_of(SOURCES, side, PREFIXES), expected, 2, prompt_length=4, **options, **cache
+        )
 
 
 def test_the_cases_are_not_vacuous(model):
@@ -150,7 +159,9 @@ def test_the_cases_are_not_vacuous(model):
     assert exact != best(b=LOOSE, early_stopping=True) and exact != best(b=LOOSE, early_stopping=False)
     # Some are cut at the limit, and some end by themselves after more than a token.
     limits = [limit_of(source, 1, TIGHT) for source in SOURCES]
-    pairs = [(row, limit) for rows, limit in zip(best(length_penalty=0.6), limits, strict=True) for row in rows]
+    pairs = [
+        (row, limit) for rows, limit in zip(best(length_penalty=0.6), limits, strict=True) for row in rows
+    ]
     assert any(row[-1] != EOS and len(row) == limit for row, limit in pairs)
     assert any(row[-1] == EOS and 2 < len(row) < limit for row, limit in pairs)
 
@@ -172,7 +183,9 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(tiny_model, kind):
     log_probs = without(log_probs_of(model), lambda source, target: {PAD})
     options = {"length_penalty": 1.5, "length_penalty_type": kind, "num_beams": 70}
     searches = [SlowSearch(log_probs, limit_of(source, 1.0, 0), **options) for source in sources]
-    best = [search.all_hypotheses(source, [START])[:5] for search, source in zip(searches, sources, strict=True)]
+    best = [
+        search.all_hypotheses(source, [START])[:5] for search, source in zip(searches, sources, strict=True)
+    ]
     options |= {"max_length_a": 1.0, "max_length_b": 0, "early_stopping": "never"}
     check_against_slow(model, batch_of(sources), best, num_best=5, **options)
 
@@ -201,7 +214,9 @@ def test_processors_criteria_and_ends_go_with_the_slow_search(model, length_pena
 
 
 @pytest.mark.parametrize("kind", ["gnmt", "power"])
-@pytest.mark.parametrize(("beta", "cache"), [(0.2, "dynamic"), (1.0, "dynamic"), (0.2, "static"), (0.2, "none")])
+@pytest.mark.parametrize(
+    ("beta", "cache"), [(0.2, "dynamic"), (1.0, "dynamic"), (0.2, "static"), (0.2, "none")]
+)
 def test_coverage_equals_the_slow_search(model, kind, beta, cache):
     attention = attention_of(model)
     options = {"length_penalty": 0.6, "length_penalty_type": kind}
@@ -224,7 +239,9 @@ def test_coverage_is_that_of_the_paper_in_slow_loops(model):
     with torch.no_grad():
         reference.decode([START, 7, 9, 4], reference.encode(SOURCES[0]))
     maps = reference.attention_maps["model.decoder.layers.1.encoder_attn"].mean(dim=0)
-    torch.testing.assert_close(torch.tensor(attention(SOURCES[0], [START, 7, 9, 4, EOS])), maps, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.tensor(attention(SOURCES[0], [START, 7, 9, 4, EOS])), maps, atol=1e-6, rtol=1e-5
+    )
 
 
 SEARCHES = {
@@ -258,7 +275,9 @@ def test_all_limits_hold_together(model, search):
         torch.manual_seed(0)
         rows = new_tokens(model.generate(**batch_of(SOURCES), **search, **limits, **together, **NEVER_ENDS))
         copies = search.get("num_return_sequences", 1)
-        assert [len(row) for row in rows] == [min(5, len(source) + 1) for source in SOURCES for _ in range(copies)]
+        assert [len(row) for row in rows] == [
+            min(5, len(source) + 1) for source in SOURCES for _ in range(copies)
+        ]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -276,7 +295,9 @@ def test_only_real_source_tokens_count(model, num_beams):
     batch = batch_of(SOURCES, "left")
     mask = {"attention_mask": batch["attention_mask"]}
     inferred = model.generate(input_ids=batch["input_ids"], **options)
-    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(batch["input_ids"]), **mask, **options)
+    embedded = model.generate(
+        inputs_embeds=model.get_input_embeddings()(batch["input_ids"]), **mask, **options
+    )
     encoded = model.generate(encoder_outputs=model.get_encoder()(**batch), **mask, **options)
     for found in (inferred, embedded, encoded):
         assert [len(row) for row in new_tokens(found)] == expected
@@ -307,7 +328,9 @@ def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, nu
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"max_length_a": 1.0, "max_length_b": 50}, {"max_new_tokens": 30}, {"max_length": 40}], ids=str
+    "given",
+    [{}, {"max_length_a": 1.0, "max_length_b": 50}, {"max_new_tokens": 30}, {"max_length": 40}],
+    ids=str,
 )
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_learned_positions_are_not_overrun(tiny_config, given, num_beams):
@@ -337,12 +360,16 @@ def test_a_sentence_of_a_batch_is_translated_as_if_alone(tiny_config):
     ]
     for search in searches:
         copies = search.get("num_return_sequences", 1)
-        alone = [row for source in sources for row in new_tokens(model.generate(**batch_of([source]), **search))]
+        alone = [
+            row for source in sources for row in new_tokens(model.generate(**batch_of([source]), **search))
+        ]
         for order in (range(8), reversed(range(8)), [6, 1, 4, 7, 2, 5, 0, 3]):
             order = list(order)
             batch = batch_of([sources[index] for index in order], "left" if order[0] else "right")
             together = new_tokens(model.generate(**batch, **search))
-            assert together == [alone[index * copies + copy] for index in order for copy in range(copies)], search
+            assert together == [alone[index * copies + copy] for index in order for copy in range(copies)], (
+                search
+            )
 
 
 def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
@@ -362,7 +389,9 @@ def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
     changed = {"length_penalty_type": "power", "coverage_penalty": 0.0, "num_beams": 2}
     expected = plain.generate(**batch_of(SOURCES), **fields | changed)
     assert torch.equal(loaded.generate(**batch_of(SOURCES), **changed), expected)
-    assert torch.equal(loaded.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**changed)), expected)
+    assert torch.equal(
+        loaded.generate(**batch_of(SOURCES), generation_config=GenerationConfig(**changed)), expected
+    )
 
 
 NEW_FIELDS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
@@ -427,6 +456,9 @@ def test_phrases_that_some_sentences_lack_are_searched_with_coverage_too(model):
     assert [9, 4] in [found[-1][i : i + 2] for i in range(len(found[-1]))]
     # A sentence by itself has no padding, and the same translation.
     length = len(SOURCES[-1])
-    alone = {"input_ids": torch.tensor(SOURCES[-1:]), "attention_mask": torch.ones(1, length, dtype=torch.int64)}
+    alone = {
+        "input_ids": torch.tensor(SOURCES[-1:]),
+        "attention_mask": torch.ones(1, length, dtype=torch.int64),
+    }
     alone = model.generate(**alone, **options, must_contain=phrases[-1:]).tolist()
     assert found[-1][: len(alone[0])] == alone[0]

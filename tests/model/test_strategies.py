@@ -30,7 +30,9 @@ def slow_best(slow):
 
 
 def searched(model, strategies, **options):
-    return model.generate(**batch_of(SOURCES), num_beams=3, max_new_tokens=LIMIT, search=strategies, **options)
+    return model.generate(
+        **batch_of(SOURCES), num_beams=3, max_new_tokens=LIMIT, search=strategies, **options
+    )
 
 
 def reward_per_token(log_probs, length, coverage=None):

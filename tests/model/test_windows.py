@@ -31,7 +31,9 @@ WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads"
 def attention_of(window, is_causal=False, **fields):
     torch.manual_seed(0)
     config = VaswaniConfig(**WIDTHS, attention_window=window, **fields)
-    config._attn_implementation = "eager" if fields.get("attention_score", "dot").startswith("additive") else "sdpa"
+    config._attn_implementation = (
+        "eager" if fields.get("attention_score", "dot").startswith("additive") else "sdpa"
+    )
     attention = attention_class(config)(config, 2, 0, is_causal=is_causal)
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -62,7 +64,8 @@ def padding(length, side):
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(
-    ("length", "window"), [(1, 3), (5, 0), (66, 1), (67, 1), (190, 1), (192, 64), (193, 64), (321, 70), (321, 321)]
+    ("length", "window"),
+    [(1, 3), (5, 0), (66, 1), (67, 1), (190, 1), (192, 64), (193, 64), (321, 70), (321, 321)],
 )
 @pytest.mark.parametrize("score", ["general", "additive"])
 def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, score):
@@ -86,7 +89,8 @@ def test_it_equals_full_attention_under_a_band(length, window, is_causal, side, 
 def test_long_sequences_are_cut_into_blocks_and_short_ones_are_not():
     attention = attention_of(10)
     assert [
-        isinstance(attention_masks([attention], torch.randn(2, length, 16), None)[0], Blocks) for length in (84, 85)
+        isinstance(attention_masks([attention], torch.randn(2, length, 16), None)[0], Blocks)
+        for length in (84, 85)
     ] == [False, True]
     recorded = attention_masks([attention], torch.randn(2, 85, 16), None, is_recorded=True)[0]
     assert recorded.shape == (1, 1, 85, 85)
@@ -154,7 +158,10 @@ def test_padded_prompts_go_on_as_alone(tiny_model, settings):
     width = batch["decoder_input_ids"].shape[1]
     for row, prefix in enumerate(prefixes):
         alone = model.generate(
-            torch.tensor([SOURCES[row]]), decoder_input_ids=torch.tensor([prefix]), **settings, max_new_tokens=7
+            torch.tensor([SOURCES[row]]),
+            decoder_input_ids=torch.tensor([prefix]),
+            **settings,
+            max_new_tokens=7,
         )
         own = found[row, width:].tolist()
         own = own[: own.index(EOS) + 1] if EOS in own else own
@@ -166,7 +173,10 @@ def test_a_cache_behind_padding_at_the_end_of_a_prompt_keeps_the_neighbours(tiny
     model = tiny_model(attention_window=3)
     source, tokens = torch.tensor([SOURCES[0]]), torch.randint(3, 23, (1, 6))
     expected = model(input_ids=source, decoder_input_ids=tokens).logits[:, -1]
-    prompt, mask = torch.cat((tokens[:, :5], torch.ones(1, 4).long()), dim=1), torch.tensor([[1] * 5 + [0] * 4])
+    prompt, mask = (
+        torch.cat((tokens[:, :5], torch.ones(1, 4).long()), dim=1),
+        torch.tensor([[1] * 5 + [0] * 4]),
+    )
     inputs = {"input_ids": source, "use_cache": True}
     cache = model(**inputs, decoder_input_ids=prompt, decoder_attention_mask=mask).past_key_values
     mask = torch.cat((mask, torch.ones(1, 1).long()), dim=1)
@@ -267,7 +277,9 @@ def test_windows_of_the_layers(tiny_config, window, encoder, decoder):
 
 @pytest.mark.parametrize("implementation", ["sdpa", "flex_attention", "flash_attention_2", "some_kernel"])
 @pytest.mark.parametrize("field", ["attention_score", "cross_attention_score"])
-def test_an_implementation_that_cannot_compute_the_score_is_refused(tiny_config, tiny_model, implementation, field):
+def test_an_implementation_that_cannot_compute_the_score_is_refused(
+    tiny_config, tiny_model, implementation, field
+):
     config = tiny_config(**{field: "additive"})
     message = f'`attn_implementation` must be "eager" for the attention score "additive", but is \'{implementation}\'.'
     model = tiny_model(**{field: "additive"})
@@ -345,7 +357,9 @@ def test_rows_of_padding_leave_gradients_finite_in_every_dtype(tiny_model, imple
     tokens[0, length // 3 :] = tokens[1, 1:] = 1
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
         mask = (tokens != 1).long()
-        model(input_ids=tokens, labels=tokens, attention_mask=mask, decoder_attention_mask=mask).loss.backward()
+        model(
+            input_ids=tokens, labels=tokens, attention_mask=mask, decoder_attention_mask=mask
+        ).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -419,7 +433,9 @@ def test_large_scores_of_padding_stay_finite_in_float16(tiny_model):
 
 
 def test_the_weights_of_scores_are_kept_and_loaded(tiny_model, tmp_path):
-    model = tiny_model(attention_score="additive", cross_attention_score="general", attention_window=[1, None])
+    model = tiny_model(
+        attention_score="additive", cross_attention_score="general", attention_window=[1, None]
+    )
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert loaded.config.attention_window == [1, None]
@@ -432,7 +448,9 @@ def test_new_scores_begin_with_the_spread_of_scaled_dot_products(tiny_config):
     torch.manual_seed(0)
     spreads = {}
     for name in ("scaled_dot", "general", "additive_linear", "additive"):
-        config = tiny_config(attention_score=name, d_k=64, encoder_attention_heads=16, decoder_attention_heads=16)
+        config = tiny_config(
+            attention_score=name, d_k=64, encoder_attention_heads=16, decoder_attention_heads=16
+        )
         attention: VaswaniAttention = VaswaniForSeq2SeqLM(config).get_encoder().layers[0].self_attn
         query, key = torch.randn(2, 16, 20, 64), torch.randn(2, 16, 20, 64)
         query = attention.projected(query) if name == "general" else query

@@ -31,11 +31,19 @@ def scores(gold, predicted):
         ("(S (NP (NN a) (, ,)) (VP (VB b)) (. .))", "(S (NP (NN a)) (, ,) (VP (VB b) (. .)))", (3, 3, 3)),
         ("(S (NP (NN a)) (X (: --)) (VP (VB b)))", "(S (NP (NN a)) (: --) (VP (VB b)))", (3, 3, 3)),
         # The gold tags say what is punctuation, whatever the tags of the other tree are.
-        ("(S (NP (NN a)) (`` ``) (VP (VB b)) (. .))", "(S (NP (NN a) (XX ``)) (VP (VB b)) (XX .))", (3, 3, 3)),
+        (
+            "(S (NP (NN a)) (`` ``) (VP (VB b)) (. .))",
+            "(S (NP (NN a) (XX ``)) (VP (VB b)) (XX .))",
+            (3, 3, 3),
+        ),
         ("(S (NP (NN .)) (VP (VB b)))", "(S (NP (. .)) (VP (VB b)))", (3, 3, 3)),
         ("( (S (NN a)) (. .))", "(S (NN a) (. .))", (1, 1, 1)),
         # A word in brackets is a word.
-        ("(S (-LRB- -LRB-) (NP (NN a)) (-RRB- -RRB-))", "(S (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)))", (2, 2, 1)),
+        (
+            "(S (-LRB- -LRB-) (NP (NN a)) (-RRB- -RRB-))",
+            "(S (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)))",
+            (2, 2, 1),
+        ),
     ],
 )
 def test_brackets_are_counted_as_by_hand(gold, predicted, counts):
@@ -47,7 +55,9 @@ def test_the_scores_are_those_of_all_sentences_together():
     predicted = [gold[0], tree_of("(S (NP (NN a)) (VP (VB b) (NN c)))")]
     found = bracketing_scores(gold, predicted)
     assert found["precision"] == 100 and found["recall"] == pytest.approx(100 * 6 / 7)
-    assert found["f1"] == pytest.approx(100 * 12 / 13) and found["exact_match"] == 50 and found["sentences"] == 2
+    assert (
+        found["f1"] == pytest.approx(100 * 12 / 13) and found["exact_match"] == 50 and found["sentences"] == 2
+    )
 
 
 def test_trees_of_other_words_are_refused():

@@ -17,7 +17,13 @@ RECIPE = {
     "data": {"language": "en", "corpus": "trees", "trees_train_size": 60, "max_length": 128},
     "tokenizer": {"vocab_size": 300},
     "model": {
-        **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+        **{
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_ffn_dim": 16,
+            "decoder_ffn_dim": 16,
+        },
         **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
     },
     "training": {
@@ -34,7 +40,9 @@ GOLD = "(S (NP-SBJ (PRP He)) (VP (VBD gave) (PRT (RP up))) (. .))\n( (S (NP (NN 
 
 
 def write(path, **content):
-    path.write_text(yaml.safe_dump({**RECIPE, "output_dir": str(path.parent / "run"), **content}), encoding="utf-8")
+    path.write_text(
+        yaml.safe_dump({**RECIPE, "output_dir": str(path.parent / "run"), **content}), encoding="utf-8"
+    )
     return str(path)
 
 
@@ -83,7 +91,9 @@ def test_sentences_are_parsed_line_by_line(checkpoint, vaswani, tmp_path):
     assert vaswani("parse", checkpoint, "--text", sentences[0])[1] == lines[0] + "\n"
     output = tmp_path / "out.txt"
     output.write_text(lines[0] + "\n(S (NP")
-    assert vaswani("parse", checkpoint, "--input", tmp_path / "in.txt", "--output", output, "--resume")[0] == 0
+    assert (
+        vaswani("parse", checkpoint, "--input", tmp_path / "in.txt", "--output", output, "--resume")[0] == 0
+    )
     assert output.read_text() == out
     record = json.loads(vaswani("parse", checkpoint, "--text", "go", "--json", "--num_beams", "21")[1])
     assert tree_of(record["text"]).words == ("go",) and record["score"] < 0
@@ -103,7 +113,9 @@ def test_a_parser_and_finished_trees_are_scored(checkpoint, vaswani, tmp_path):
         "exact match 100.00 %",
         "2 sentences",
     ]
-    code, out, _ = vaswani("evaluate", checkpoint, "--trees", gold, "--json", "--output", tmp_path / "trees.txt")
+    code, out, _ = vaswani(
+        "evaluate", checkpoint, "--trees", gold, "--json", "--output", tmp_path / "trees.txt"
+    )
     scores = json.loads(out)
     assert code == 0 and scores["gold_brackets"] == 7 and scores["sentences"] == 2
     # What it wrote has the same scores.
@@ -138,7 +150,11 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
             "{gold}, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is "
             "missing, or indent the lines that go on with a tree.",
         ),
-        ({}, ["{checkpoint}", "--trees", "none.mrg"], "A treebank must be an existing file, but none.mrg is none."),
+        (
+            {},
+            ["{checkpoint}", "--trees", "none.mrg"],
+            "A treebank must be an existing file, but none.mrg is none.",
+        ),
         (
             {"gold": "(S (NN a))"},
             ["none.txt", "--trees", "{gold}"],
@@ -258,7 +274,11 @@ def test_the_recipe_of_the_paper_has_its_numbers():
     shape = [getattr(recipe.model, name) for name in ("encoder_layers", "decoder_layers", "d_model")]
     assert shape == [4, 4, 1024] and recipe.tokenizer.vocab_size == 16000
     settings = recipe.decoding.settings()
-    assert (settings["num_beams"], settings["length_penalty"], settings["length_penalty_type"]) == (21, 0.3, "gnmt")
+    assert (settings["num_beams"], settings["length_penalty"], settings["length_penalty_type"]) == (
+        21,
+        0.3,
+        "gnmt",
+    )
     assert (settings["max_length_a"], settings["max_length_b"]) == (1, 300)
 
 
@@ -268,9 +288,7 @@ def test_trees_are_not_translated(tmp_path):
     path.write_text(yaml.safe_dump({"output_dir": "runs/a", "data": data, "training": {"max_steps": 10}}))
     with pytest.raises(ValueError) as error:
         load_recipe(path)
-    assert str(error.value) == (
-        "`data.corpus` must be 'numbers', but is 'trees'."
-    )
+    assert str(error.value) == ("`data.corpus` must be 'numbers', but is 'trees'.")
 
 
 def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
@@ -281,7 +299,10 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     code, out, error = vaswani("train", recipe, "--init_from", checkpoint, "--learning_rate_factor", "0")
     assert code == 0, error
     assert "which knows 100.0% of the pieces" in out
-    begun, found = load_file(checkpoint / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    begun, found = (
+        load_file(checkpoint / "model.safetensors"),
+        load_file(tmp_path / "run" / "model.safetensors"),
+    )
     assert all(torch.equal(begun[name], found[name]) for name in begun)
     text = {"output_dir": str(tmp_path / "text"), "task": "causal_lm"}
     text["training"] = {"bf16": False, "max_steps": 1}
@@ -294,7 +315,9 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
         "lend its tokenizers to a recipe of `task: causal_lm`; train new ones with `tokenizer.keep: false`."
     )
     assert vaswani("train", tmp_path / "text.yaml", "--keep", "false", "--vocab_size", "300")[0] == 0
-    code, _, error = vaswani("train", recipe, "--init_from", tmp_path / "text", "--output_dir", tmp_path / "other")
+    code, _, error = vaswani(
+        "train", recipe, "--init_from", tmp_path / "text", "--output_dir", tmp_path / "other"
+    )
     assert code == 1 and "`model.init_from` needs a model with an encoder" in error
     parts = f"{{decoder: {tmp_path / 'text'}}}"
     with_part = write(tmp_path / "part.yaml", tokenizer={}, model={"init_from": yaml.safe_load(parts)})

@@ -15,7 +15,13 @@ from vaswani_hf.parsing.parser import WellFormedTrees
 from vaswani_hf.tasks.parsing import train_tree_tokenizer
 from vaswani_hf.translation import Translator
 
-SENTENCES = ["dog", "the dog sees the cat .", "( a ) -LRB- x(y)z </s> XX", "Ünïcödé 日本\u00a0😀 (S )", "of " * 12]
+SENTENCES = [
+    "dog",
+    "the dog sees the cat .",
+    "( a ) -LRB- x(y)z </s> XX",
+    "Ünïcödé 日本\u00a0😀 (S )",
+    "of " * 12,
+]
 WORDS = [len(sentence.split()) for sentence in SENTENCES]
 
 
@@ -31,7 +37,11 @@ def random_parser(tokenizers, tiny_model):
     """A parser that was never trained, which would open brackets for ever."""
     source, target = tokenizers
     ids = {name: getattr(target, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
-    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    sizes = {
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "share_encoder_decoder_embeddings": False,
+    }
     return Parser(tiny_model(**sizes, **ids, decoder_start_token_id=ids["bos_token_id"]), source, target)
 
 
@@ -45,7 +55,9 @@ def test_all_trees_are_well_formed_over_the_words(random_parser, beams, limit):
         # Its own check, and that of reading.
         assert tree_over(tree.words, tree.symbols, tree.tags) == tree == tree_of(str(tree)), sentence
     # The first one's words are its own.
-    assert trees[2].words[:4] == ("-LRB-", "a", "-RRB-", "-LRB-") and trees[2].sentence.startswith("( a ) ( x(y)z")
+    assert trees[2].words[:4] == ("-LRB-", "a", "-RRB-", "-LRB-") and trees[2].sentence.startswith(
+        "( a ) ( x(y)z"
+    )
 
 
 def test_beams_that_are_drawn_are_trees_too(random_parser):
@@ -61,7 +73,9 @@ def test_sentences_of_a_batch_have_the_trees_that_they_have_alone(random_parser)
 def test_the_constraint_allows_exactly_the_beginnings_of_trees(tokenizers):
     _, tokenizer = tokenizers
     vocabulary = tokenizer.get_vocab()
-    symbols = {name: vocabulary[name] for name in ("(S", "(NP", "DT", "NN", ")", "</s>", "<s>", "<pad>", "<unk>")}
+    symbols = {
+        name: vocabulary[name] for name in ("(S", "(NP", "DT", "NN", ")", "</s>", "<s>", "<pad>", "<unk>")
+    }
     num_words, limit = 2, 10
 
     def is_tree(written):
@@ -105,7 +119,9 @@ def test_a_limit_that_no_tree_keeps_is_refused(random_parser):
     assert str(random_parser("a b c", max_new_tokens=6)).count("(") == 4
 
 
-@pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"min_new_tokens": 20}, {"suppress_tokens": [3]}])
+@pytest.mark.parametrize(
+    "settings", [{"no_repeat_ngram_size": 2}, {"min_new_tokens": 20}, {"suppress_tokens": [3]}]
+)
 def test_a_setting_that_forbids_symbols_is_refused_by_name(random_parser, settings, monkeypatch):
     (name, value), *_ = settings.items()
     message = f"`{name}` forbids symbols that a tree may need, and must be left out for a parser."
@@ -156,7 +172,11 @@ def test_the_parser_is_scored_on_sentences_of_any_words(random_parser):
 def test_a_sentence_longer_than_the_positions_is_refused(tokenizers, tiny_model):
     source, target = tokenizers
     ids = {name: getattr(target, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
-    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    sizes = {
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "share_encoder_decoder_embeddings": False,
+    }
     places = {"position_embedding": "learned", "max_position_embeddings": 12}
     model = tiny_model(**sizes, **ids, **places, decoder_start_token_id=ids["bos_token_id"])
     parser = Parser(model, source, target)

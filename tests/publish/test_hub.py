@@ -26,7 +26,9 @@ UPLOAD = ("PUT", "/storage/") if IS_LFS else ("POST", "/xorbs/")
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def commits(hub, repo_id, revision="main") -> list[str]:
@@ -44,7 +46,13 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
     hub, repo_id, alice, tiny_checkpoint, vaswani, two_vocabularies
 ):
     folder = tiny_checkpoint(two_vocabularies=two_vocabularies)
-    for name in ("training_args.bin", "optimizer.pt", "metrics.jsonl", "notes.txt", "checkpoint-5/model.safetensors"):
+    for name in (
+        "training_args.bin",
+        "optimizer.pt",
+        "metrics.jsonl",
+        "notes.txt",
+        "checkpoint-5/model.safetensors",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(str(folder))
     before = contents(folder)
@@ -61,16 +69,25 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
     targets = {f"target_tokenizer/{name}" for name in TOKENIZER} if two_vocabularies else set()
     assert set(files) == ROOT | {"model.safetensors"} | targets
     assert all(
-        files[name] == before[name] for name in {"model.safetensors", "generation_config.json", *TOKENIZER, *targets}
+        files[name] == before[name]
+        for name in {"model.safetensors", "generation_config.json", *TOKENIZER, *targets}
     )
-    assert all(files[name] == (Path(vaswani_hf.__file__).parent / "model" / name).read_bytes() for name in CODE)
-    assert set(json.loads(files["config.json"])["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    assert all(
+        files[name] == (Path(vaswani_hf.__file__).parent / "model" / name).read_bytes() for name in CODE
+    )
+    assert set(json.loads(files["config.json"])["auto_map"]) == {
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForSeq2SeqLM",
+    }
     assert contents(folder) == before
     for name, content in files.items():
         assert str(folder).encode() not in content and alice.token.encode() not in content, name
 
 
-def test_a_checkpoint_from_before_there_was_code_in_it_gets_what_travels(hub, repo_id, tiny_checkpoint, vaswani):
+def test_a_checkpoint_from_before_there_was_code_in_it_gets_what_travels(
+    hub, repo_id, tiny_checkpoint, vaswani
+):
     folder = tiny_checkpoint()
     for path in [*folder.glob("*.py"), folder / "generation_config.json"]:
         path.unlink()
@@ -107,7 +124,9 @@ def recipe(tmp_path):
 
 
 @pytest.mark.transfer
-def test_a_run_pushes_its_checkpoint_with_card_recipe_and_curve(hub, repo_id, alice, recipe, tmp_path, vaswani):
+def test_a_run_pushes_its_checkpoint_with_card_recipe_and_curve(
+    hub, repo_id, alice, recipe, tmp_path, vaswani
+):
     code, out, _ = vaswani(
         *("train", recipe, "--push_to_hub", "true", "--hub_model_id", repo_id, "--hub_private_repo", "true")
     )
@@ -125,7 +144,9 @@ def test_a_run_pushes_its_checkpoint_with_card_recipe_and_curve(hub, repo_id, al
     assert vaswani("push", tmp_path / "run", repo_id)[1].startswith("nothing has changed since ")
 
 
-def test_a_run_that_may_not_push_says_so_before_it_trains(hub, repo_id, recipe, tmp_path, monkeypatch, vaswani):
+def test_a_run_that_may_not_push_says_so_before_it_trains(
+    hub, repo_id, recipe, tmp_path, monkeypatch, vaswani
+):
     monkeypatch.delenv("HF_TOKEN")
     code, _, sentence = vaswani("train", recipe, "--push_to_hub", "true", "--hub_model_id", repo_id)
     assert (code, sentence) == (
@@ -138,7 +159,16 @@ def test_a_run_that_may_not_push_says_so_before_it_trains(hub, repo_id, recipe, 
 
 def test_a_run_whose_push_fails_says_how_to_push_later(hub, repo_id, recipe, tmp_path, vaswani):
     hub.fault("POST", "/commit/", status=413)
-    words = ("train", recipe, "--push_to_hub", "true", "--hub_model_id", repo_id, "--hub_private_repo", "true")
+    words = (
+        "train",
+        recipe,
+        "--push_to_hub",
+        "true",
+        "--hub_model_id",
+        repo_id,
+        "--hub_private_repo",
+        "true",
+    )
     code, _, sentence = vaswani(*words)
     folder = tmp_path / "run"
     assert code == 1 and "413" in sentence
@@ -150,7 +180,9 @@ def test_a_run_whose_push_fails_says_how_to_push_later(hub, repo_id, recipe, tmp
 
 
 @pytest.mark.transfer
-def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(hub, repo_id, tiny_checkpoint, vaswani):
+def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(
+    hub, repo_id, tiny_checkpoint, vaswani
+):
     sharded = tiny_checkpoint("sharded", two_vocabularies=True)
     model = load_model(sharded)
     (sharded / "model.safetensors").unlink()
@@ -162,7 +194,9 @@ def test_what_an_earlier_push_left_is_deleted_and_what_others_put_there_is_not(h
     assert set(repository.files()) == ROOT | shards | {f"target_tokenizer/{name}" for name in TOKENIZER}
     foreign = {"data/table.csv": b"1", "pytorch_model.bin": b"2", "last-checkpoint/model.safetensors": b"3"}
     foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
-    repository.commit({**foreign, "language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"})
+    repository.commit(
+        {**foreign, "language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"}
+    )
     assert vaswani("push", tiny_checkpoint("whole"), repo_id)[0] == 0
     assert set(repository.files()) == ROOT | {"model.safetensors", *foreign}
     assert len(commits(hub, repo_id)) == 4
@@ -194,7 +228,8 @@ def test_branch_tag_commit_and_pull_request_each_by_its_name(
 ):
     """Four checkpoints, which each subcommand tells apart by the scores that it gives."""
     folders = {
-        name: tiny_checkpoint(name, dropout=0.1 * i) for i, name in enumerate(("main", "branch", "tag", "request"))
+        name: tiny_checkpoint(name, dropout=0.1 * i)
+        for i, name in enumerate(("main", "branch", "tag", "request"))
     }
     assert vaswani("push", folders["main"], repo_id)[0] == 0
     repository = hub.repository(repo_id)
@@ -261,7 +296,9 @@ def test_from_python_with_another_token_and_message(hub, repo_id, bob, tiny_chec
 
 @pytest.mark.transfer
 def test_what_arrives_otherwise_than_it_was_sent_is_loud(hub, repo_id, tiny_checkpoint, vaswani):
-    hub.fault("GET", "/resolve/.*/generation_config.json", change=lambda body: body.replace(b": 1,", b": 3,", 1))
+    hub.fault(
+        "GET", "/resolve/.*/generation_config.json", change=lambda body: body.replace(b": 1,", b": 3,", 1)
+    )
     folder = tiny_checkpoint()
     code, out, sentence = vaswani("push", folder, repo_id)
     url = f"{hub.endpoint}/{repo_id}/commit/{hub.repository(repo_id).head()}"
@@ -323,7 +360,9 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
 
 
 @pytest.mark.transfer
-def test_a_push_that_failed_is_run_again_without_uploading_what_is_there(hub, repo_id, tiny_checkpoint, vaswani):
+def test_a_push_that_failed_is_run_again_without_uploading_what_is_there(
+    hub, repo_id, tiny_checkpoint, vaswani
+):
     folder = tiny_checkpoint()
     hub.fault("POST", "/commit/", status=413)
     assert vaswani("push", folder, repo_id)[0] == 1
@@ -364,7 +403,9 @@ def test_python_gets_one_class_of_errors(repo_id, tmp_path):
         push(tmp_path, repo_id)
 
 
-def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, repo_id, tiny_checkpoint, vaswani, monkeypatch):
+def test_a_commit_whose_answer_was_lost_is_not_made_twice(
+    hub, repo_id, tiny_checkpoint, vaswani, monkeypatch
+):
     monkeypatch.setattr("vaswani_hf.checkpoint.hub.WAITS", (0.01,))
     assert vaswani("push", tiny_checkpoint("one"), repo_id)[0] == 0
     repository = hub.repository(repo_id)

@@ -53,7 +53,9 @@ def published(hub, repo_id, tiny_checkpoint):
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
 
 
 @contextmanager
@@ -69,7 +71,11 @@ def nothing_changes(hub, folder):
 
 
 def uploads(hub) -> list[str]:
-    return [request.path for request in hub.requests if UPLOAD_PATH.search(request.path) and request.method != "GET"]
+    return [
+        request.path
+        for request in hub.requests
+        if UPLOAD_PATH.search(request.path) and request.method != "GET"
+    ]
 
 
 # Pushes that are impossible.
@@ -115,7 +121,9 @@ DAMAGES = {
         "file not fully covered); copy or download it again.",
     ),
     "a pointer of git-lfs": (
-        lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        lambda folder: (folder / "model.safetensors").write_text(
+            "version https://git-lfs.github.com/spec/v1\n"
+        ),
         "model.safetensors of '{folder}' is damaged or not all there (Error while deserializing header: header too large); "
         "copy or download it again.",
     ),
@@ -219,7 +227,9 @@ REFUSALS = {
 }
 
 
-def test_what_cannot_be_pushed_is_refused_before_anything_is_made(hub, published, bob, tiny_checkpoint, vaswani):
+def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
+    hub, published, bob, tiny_checkpoint, vaswani
+):
     folder = tiny_checkpoint()
     (folder / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
     hub.create_repository("bob/model")
@@ -331,7 +341,9 @@ def test_offline_nothing_is_pushed_and_only_the_cache_is_loaded(
     for words in (("push", folder, published.id), translate):
         with nothing_changes(hub, folder):
             code, out, sentence = vaswani(*words)
-        assert (code, out) == (1, "") and "offline mode is enabled" in sentence and "HF_HUB_OFFLINE" in sentence
+        assert (
+            (code, out) == (1, "") and "offline mode is enabled" in sentence and "HF_HUB_OFFLINE" in sentence
+        )
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     online = vaswani(*translate)
@@ -357,7 +369,9 @@ def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, va
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     tiny_checkpoint().rename(tmp_path / "checkpoints" / "numbers")
-    no_folder = "There is no folder 'checkpoints/numbrs' here (the nearest one is 'checkpoints/numbers'), and "
+    no_folder = (
+        "There is no folder 'checkpoints/numbrs' here (the nearest one is 'checkpoints/numbers'), and "
+    )
     for name, value, way in (
         ("ENDPOINT", "http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
         ("HF_HUB_OFFLINE", True, "Cannot reach"),
@@ -374,7 +388,9 @@ def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, va
 # Reading.
 
 
-def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, cache, vaswani, monkeypatch, tmp_path):
+def test_what_the_hub_does_not_have_or_not_for_everybody(
+    hub, published, bob, cache, vaswani, monkeypatch, tmp_path
+):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
         assert (code, out) == (1, "")
@@ -387,7 +403,9 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, ca
         "There is no repository '{}' on {} and no folder of that name here, or it is private and {}; check the name, or log in "
         "with `hf auth login` or set HF_TOKEN."
     )
-    assert said("alice/nothing") == missing.format("alice/nothing", hub.endpoint, "this token may not read it")
+    assert said("alice/nothing") == missing.format(
+        "alice/nothing", hub.endpoint, "this token may not read it"
+    )
     for token, hidden in ((bob.token, "this token may not read it"), ("", "there is no token")):
         monkeypatch.setenv("HF_TOKEN", token)
         published.private, published.gated = True, False
@@ -438,7 +456,9 @@ BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoam
 BUSY += [("POST", "/branch/"), ("POST", "/tag/"), ("POST", "/preupload/")]
 
 
-def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, published, tiny_checkpoint, vaswani, monkeypatch):
+def test_requests_that_are_refused_for_a_moment_are_sent_again(
+    hub, published, tiny_checkpoint, vaswani, monkeypatch
+):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     for method, pattern in BUSY:
         hub.fault(method, pattern, status=429, times=1)
@@ -472,7 +492,9 @@ def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, 
         hub.fault(*place, status=503, times=None)
         with nothing_changes(hub, folder):
             code, out, sentence = vaswani("push", folder, published.id)
-        assert (code, out) == (1, "") and sentence.startswith("Server error '503 Service Unavailable' for url '")
+        assert (code, out) == (1, "") and sentence.startswith(
+            "Server error '503 Service Unavailable' for url '"
+        )
     # Both the client and the package repeat requests, but not for ever.
     waits.clear()
     hub.clear()
@@ -520,7 +542,9 @@ def test_an_upload_that_is_cut_once_goes_on_by_itself(hub, published, tiny_check
 
 
 @pytest.mark.transfer
-def test_a_download_that_breaks_off_can_be_run_again(hub, repo_id, cache, tiny_checkpoint, vaswani, monkeypatch):
+def test_a_download_that_breaks_off_can_be_run_again(
+    hub, repo_id, cache, tiny_checkpoint, vaswani, monkeypatch
+):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert vaswani("push", tiny_checkpoint(), repo_id)[0] == 0
     starts = {

@@ -143,7 +143,9 @@ def test_the_text_is_that_of_the_run(numbers):
 
 
 def test_the_recipe_on_the_card_trains_and_names_no_folder(texts, tmp_path):
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", model_card(texts, "alice/words").text, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(
+        r"^```yaml\n(.*?)^```$", model_card(texts, "alice/words").text, re.MULTILINE | re.DOTALL
+    )
     (tmp_path / "recipe.yaml").write_text(block)
     published, recorded = load_recipe(tmp_path / "recipe.yaml"), load_recipe(texts / "recipe.yaml")
     assert published == published_recipe(recorded)
@@ -155,7 +157,16 @@ def test_the_recipe_on_the_card_trains_and_names_no_folder(texts, tmp_path):
 def test_a_published_recipe_does_not_push_where_its_owner_pushed(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
-    pushed = ["--corpus", "numbers", "--push_to_hub", "true", "--hub_model_id", "alice/secret", "--output_dir", "."]
+    pushed = [
+        "--corpus",
+        "numbers",
+        "--push_to_hub",
+        "true",
+        "--hub_model_id",
+        "alice/secret",
+        "--output_dir",
+        ".",
+    ]
     published = published_recipe(load_recipe(path, [*pushed, "--publishing.license", "mit"]))
     assert (published.publishing.push_to_hub, published.publishing.hub_model_id) == (False, None)
     assert published.publishing.license == "mit"
@@ -304,7 +315,9 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; validation got no better"
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
-    assert "The run was resumed after step 700; hardware and versions are those of what came after." in card.text
+    assert (
+        "The run was resumed after step 700; hardware and versions are those of what came after." in card.text
+    )
     assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
 
 
@@ -345,7 +358,10 @@ def licensed(folder, data_license, chosen="null"):
     path = folder / "recipe.yaml"
     text = path.read_text()
     text = re.sub(
-        r"^  license: \S+\n  attribution", f"  license: {data_license}\n  attribution", text, flags=re.MULTILINE
+        r"^  license: \S+\n  attribution",
+        f"  license: {data_license}\n  attribution",
+        text,
+        flags=re.MULTILINE,
     )
     head, publishing = text.split("publishing:")
     path.write_text(head + "publishing:" + re.sub(r"license: \S+", f"license: {chosen}", publishing))
@@ -382,7 +398,10 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     folder = licensed(copy(texts), "research-only")
     card = model_card(folder, "alice/words")
     assert (card.data.license, card.data.license_name) == ("other", "research-only")
-    assert "**Research only.** The texts that the model was trained on may be used for research only" in card.text
+    assert (
+        "**Research only.** The texts that the model was trained on may be used for research only"
+        in card.text
+    )
     stated = model_card(folder, "alice/words", license="research-only")
     assert stated.data.to_dict() == card.data.to_dict()
     with pytest.raises(ValueError) as caught:
@@ -424,10 +443,15 @@ def test_a_damaged_record_is_named(numbers, copy, content):
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
     path = folder / "results.json"
-    assert str(caught.value) == f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+    assert (
+        str(caught.value)
+        == f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+    )
     shutil.copy(numbers / "results.json", path)
     (folder / "recipe.yaml").write_text("steps: 3\n")
-    with pytest.raises(ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"):
+    with pytest.raises(
+        ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"
+    ):
         model_card(folder, "alice/words")
 
 

@@ -84,11 +84,17 @@ def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_pat
             run_commands(block, machine)
         else:
             # Where the package is absent nothing may have imported it.
-            command = [sys.executable, "-c", ABSENT + block] if "trust_remote_code" in block else [python, "-c", block]
+            command = (
+                [sys.executable, "-c", ABSENT + block]
+                if "trust_remote_code" in block
+                else [python, "-c", block]
+            )
             result = subprocess.run(command, capture_output=True, text=True, env=machine)
             assert result.returncode == 0, result.stderr
             assert "translation_text" in result.stdout
-    assert {"v1.0", "experiment"} <= {name.split("/")[-1] for name in hub.repository("user/numbers-en-de").refs()}
+    assert {"v1.0", "experiment"} <= {
+        name.split("/")[-1] for name in hub.repository("user/numbers-en-de").refs()
+    }
     assert hub.repository("user/numbers-private").private
     printed = capsys.readouterr().out
     assert printed.count("checked: downloaded at ") >= 7

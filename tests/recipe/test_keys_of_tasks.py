@@ -29,7 +29,9 @@ def test_a_key_of_another_task_may_be_null_and_is_not_recorded(load):
     recipe = load(["--train_source", "null"])
     written = yaml.safe_load(recipe.to_yaml())
     assert "decoding" not in written and "train_source" not in written["data"] and written["model"] == {}
-    assert written["data"]["train_text"] == "train.txt" and written["evaluation"] == {"tokens_per_batch": 4096}
+    assert written["data"]["train_text"] == "train.txt" and written["evaluation"] == {
+        "tokens_per_batch": 4096
+    }
 
 
 def test_both_sides_have_the_size_of_the_text(load, tmp_path):
@@ -77,5 +79,7 @@ def test_a_record_with_the_sides_of_a_batch_is_read(load, tmp_path):
     path = tmp_path / "record.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     assert load_recipe(path, is_record=True) == recipe
-    with pytest.raises(ValueError, match="^`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.0 in"):
+    with pytest.raises(
+        ValueError, match="^`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.0 in"
+    ):
         load_recipe(path)

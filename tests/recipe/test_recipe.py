@@ -19,9 +19,7 @@ from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.settings.sections import MODEL_FIELDS, DecodingSettings
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
-MINIMAL = (
-    "output_dir: out\ndata: {source_language: en, target_language: de, corpus: numbers}\ntraining: {max_steps: 3}\n"
-)
+MINIMAL = "output_dir: out\ndata: {source_language: en, target_language: de, corpus: numbers}\ntraining: {max_steps: 3}\n"
 
 
 @pytest.fixture
@@ -50,9 +48,13 @@ def recipe_files(folder="."):
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_each_recipe_of_the_project_loads_and_comments_on_itself(path):
-    overrides = ["--train_source", "a", "--train_target", "b"] if "train_source train" in path.read_text() else []
+    overrides = (
+        ["--train_source", "a", "--train_target", "b"] if "train_source train" in path.read_text() else []
+    )
     recipe = load_recipe(path, overrides)
-    assert recipe.output_dir == f"checkpoints/{path.relative_to(CONFIGURATION).as_posix().removesuffix('.yaml')}"
+    assert (
+        recipe.output_dir == f"checkpoints/{path.relative_to(CONFIGURATION).as_posix().removesuffix('.yaml')}"
+    )
     assert path.read_text().startswith("# ")
 
 
@@ -65,7 +67,9 @@ def values(name: str) -> dict:
 def differences(name: str, base: str) -> dict:
     """What a recipe has otherwise than another one, by `section.key`; keys that it lacks are None."""
     other, earlier = values(name), values(base)
-    return {key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)}
+    return {
+        key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)
+    }
 
 
 def of_model(**fields) -> dict:
@@ -125,7 +129,12 @@ def test_the_models_of_the_paper_differ_in_what_it_says():
     assert differences("wmt14/base_en_fr", "wmt14/base_en_de") == FRENCH
     # Section 6.1: "used dropout rate P_drop = 0.1, instead of 0.3".
     assert differences("wmt14/big_en_fr", "wmt14/big_en_de") == FRENCH | {"model.dropout": 0.1}
-    assert {path.stem for path in recipe_files("wmt14")} == {"base_en_de", "base_en_fr", "big_en_de", "big_en_fr"}
+    assert {path.stem for path in recipe_files("wmt14")} == {
+        "base_en_de",
+        "base_en_fr",
+        "big_en_de",
+        "big_en_fr",
+    }
 
 
 def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
@@ -186,7 +195,9 @@ def test_a_file_may_be_several(recipe_file, text, expected):
 
 def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file):
     path = recipe_file(f"{MINIMAL}evaluation: {{tokenize: ja-mecab}}\n")
-    with pytest.raises(ValueError, match="`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed"):
+    with pytest.raises(
+        ValueError, match="`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed"
+    ):
         load_recipe(path)
     assert readable_record(path).evaluation.tokenize == "ja-mecab"
 
@@ -300,7 +311,10 @@ def test_a_wrong_command_line_is_one_sentence(recipe_file, line):
 
 
 def test_a_word_without_its_key_and_a_language_of_two_words_are_one_sentence(recipe_file):
-    assert message(recipe_file(), ["seed", "3"]) == "Expected `--key value`, but found 'seed' where a key should be."
+    assert (
+        message(recipe_file(), ["seed", "3"])
+        == "Expected `--key value`, but found 'seed' where a key should be."
+    )
     sentence = message(recipe_file(), ["--both_directions", "true", "--source_language", "old English"])
     assert contains(sentence, "`data.source_language` must be one word ... 'old English'")
 
@@ -321,7 +335,10 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(recipe_file, opti
         recipe = load_recipe(recipe_file(), [*sources, option])
         with pytest.raises(ValueError) as caught:
             recipe.check_training()
-        assert contains(str(caught.value), f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}.")
+        assert contains(
+            str(caught.value),
+            f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}.",
+        )
     for sources in ([], [*FILES, *VALIDATION], DATASET[:-2]):
         recipe = load_recipe(recipe_file(), [*sources, option, "--warmup_steps", "1"])
         assert recipe.check_training() == []
@@ -353,13 +370,19 @@ def test_what_may_be_a_mistake_is_said(recipe_file):
         ),
         (MINIMAL + "dropout: 0.3\n", "`dropout` ... 0.3; write `model.dropout`"),
         (MINIMAL + "tokenizer: 3\n", "`tokenizer` must be a mapping of keys to values, but is 3"),
-        (MINIMAL.replace("en,", "no,"), "`data.source_language` must be text, but is false; put the word in quotes."),
+        (
+            MINIMAL.replace("en,", "no,"),
+            "`data.source_language` must be text, but is false; put the word in quotes.",
+        ),
         (MINIMAL + "seed: 1\nseed: 2\n", "`seed` stands twice in line 1 and after; keep one of them."),
         (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}\n", "`encoder` stands twice"),
         ("- 1\n", "must be a mapping of keys to values, but is list"),
         ("a: [1\n", "is no YAML"),
         ("data: {source_language: en, target_language: de}\n", "`output_dir` must be given, but is missing."),
-        (MINIMAL.replace("source_language: en, ", ""), "`data.source_language` must be given, but is missing."),
+        (
+            MINIMAL.replace("source_language: en, ", ""),
+            "`data.source_language` must be given, but is missing.",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_sentence(recipe_file, text, parts):
@@ -377,7 +400,9 @@ def test_a_missing_file_is_named(tmp_path):
 def test_every_field_of_the_config_is_a_key_of_the_recipe_or_follows_from_the_tokenizer_and_the_run():
     fields = set(inspect.get_annotations(VaswaniConfig))
     run = {"is_encoder_decoder", "share_encoder_decoder_embeddings", "use_cache"}
-    assert fields - set(MODEL_FIELDS) == run | {name for name in fields if name.endswith(("vocab_size", "_token_id"))}
+    assert fields - set(MODEL_FIELDS) == run | {
+        name for name in fields if name.endswith(("vocab_size", "_token_id"))
+    }
     assert set(MODEL_FIELDS) < fields
 
 
@@ -429,7 +454,9 @@ def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
         "--output_dir",
         "/home/alice/runs/first/",
     ]
-    recipe = load_recipe(recipe_file(), [*files, *others, "--push_to_hub", "true", "--hub_model_id", "alice/model"])
+    recipe = load_recipe(
+        recipe_file(), [*files, *others, "--push_to_hub", "true", "--hub_model_id", "alice/model"]
+    )
     published = published_recipe(recipe)
     assert (published.output_dir, published.data.validation_pairs) == ("first", "pairs.jsonl")
     assert (published.data.train_source, published.data.test_target) == ("train.source.gz", "test.target.gz")
@@ -489,13 +516,16 @@ def test_a_section_whose_keys_are_all_commented_out_changes_nothing(files):
         "own": "extends: base.yaml\nmodel:\n  # d_model: 8\ntraining:\n",
     }
     folder = files(**texts)
-    assert load_recipe(folder / "own.yaml", ["--seed", "1"]) == load_recipe(folder / "base.yaml", ["--seed", "1"])
+    assert load_recipe(folder / "own.yaml", ["--seed", "1"]) == load_recipe(
+        folder / "base.yaml", ["--seed", "1"]
+    )
     assert load_recipe(folder / "own.yaml", ["--d_k", "4"]).model.config_fields() == {"d_model": 64, "d_k": 4}
 
 
 def test_a_mapping_inside_a_section_is_taken_away_by_null(files):
     folder = files(
-        recipe="extends: base.yaml\nmodel: {init_from: null}\n", base=MINIMAL + "model: {init_from: {encoder: a}}\n"
+        recipe="extends: base.yaml\nmodel: {init_from: null}\n",
+        base=MINIMAL + "model: {init_from: {encoder: a}}\n",
     )
     assert load_recipe(folder / "recipe.yaml").model.init_from is None
     parts = load_recipe(folder / "recipe.yaml", ["--init_from", "{encoder: a, decoder: b}"]).model.init_from
@@ -503,7 +533,9 @@ def test_a_mapping_inside_a_section_is_taken_away_by_null(files):
 
 
 def test_what_is_extended_need_not_be_a_whole_recipe(files):
-    folder = files(part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0])
+    folder = files(
+        part="training: {max_steps: 3}\n", whole="extends: part.yaml\n" + MINIMAL.split("training")[0]
+    )
     assert load_recipe(folder / "whole.yaml").training.max_steps == 3
     assert message(folder / "part.yaml") == "`output_dir` must be given, but is missing."
 
@@ -527,7 +559,10 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
         ),
         ({"recipe": "extends: [a.yaml]\n"}, "`extends` must be text ... ['a.yaml']"),
         ({"recipe": "extends:\n"}, "`extends` must be text ... None"),
-        ({"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"}, "`seed` stands twice ... of '{0}/b.yaml'"),
+        (
+            {"recipe": "extends: b.yaml\n", "b": "seed: 1\nseed: 2\n"},
+            "`seed` stands twice ... of '{0}/b.yaml'",
+        ),
         ({"recipe": "extends: b.yaml\n", "b": "- 1\n"}, "'{0}/b.yaml' must be a mapping of keys to values"),
         ({"recipe": MINIMAL + "extendz: b.yaml\n"}, "`extendz` ... 'b.yaml' ... `extends`"),
         ({"recipe": MINIMAL + "model: {extends: b.yaml}\n"}, "`model.extends` ... 'b.yaml' ... nearest key"),

@@ -72,7 +72,12 @@ def first_time(ablation, words):
 def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
     assert first_time == 1
     lines = (folder / "runs" / "list.md").read_text().split("\n")
-    assert [line.split(" | ")[0] for line in lines[2:6]] == ["| plain", "| simcut", "| impossible", "| further"]
+    assert [line.split(" | ")[0] for line in lines[2:6]] == [
+        "| plain",
+        "| simcut",
+        "| impossible",
+        "| further",
+    ]
     assert "| seed 2, ema_decay 0.5, simcut_alpha 3.0 |" in lines[3]
     assert "has not ended: `training.report_to`" in lines[4]
     assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
@@ -150,8 +155,14 @@ def test_an_interrupted_list_goes_on_where_it_was(ablation, words, folder, tmp_p
         ("recipe: recipe.yaml\nruns: {}", "must name at least one run, but is empty"),
         ("recipe: recipe.yaml\nruns: {a: {}, a: {}}", "`a` stands twice"),
         ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` is a run that comes later"),
-        ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run of the list"),
-        ("recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}", "The run `a` in '{}': `--simcut_alfa` is no key"),
+        (
+            "recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}",
+            "`init_from: no|where` must be a run of the list",
+        ),
+        (
+            "recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}",
+            "The run `a` in '{}': `--simcut_alfa` is no key",
+        ),
         ("recipe: recipe.yaml\nruns: {a: {simcut_alpha: 3, r_drop_alpha: 1}}", "turn on two regularisers"),
         (
             "recipe: texts.yaml\nruns: {a: {}}",
@@ -179,10 +190,14 @@ def test_the_command_line_takes_the_place_of_what_holds_for_all_and_not_of_what_
     ablation, words, folder, tmp_path
 ):
     path = folder / "two.yaml"
-    path.write_text("recipe: recipe.yaml\nall: {seed: 3, max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}")
+    path.write_text(
+        "recipe: recipe.yaml\nall: {seed: 3, max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}"
+    )
     recipes = ablation.planned_runs(path, tmp_path / "runs", [*words[2:], "--seed", "4", "--max_steps=6"])
     assert [(recipe.seed, recipe.training.max_steps) for recipe in recipes.values()] == [(4, 6), (4, 6)]
-    with pytest.raises(ValueError, match="The run `dropout` in .*`--dropout` is given twice; keep one of them"):
+    with pytest.raises(
+        ValueError, match="The run `dropout` in .*`--dropout` is given twice; keep one of them"
+    ):
         ablation.planned_runs(path, tmp_path / "runs", [*words[2:], "--dropout", "0.1"])
 
 
@@ -237,7 +252,9 @@ def test_runs_without_validation_cannot_be_compared(ablation, words, tmp_path, c
 def test_each_list_of_the_project_can_be_run(ablation, words, path, tmp_path):
     recipes = ablation.planned_runs(path, tmp_path, words[2:])
     assert len(recipes) > 1
-    assert len({ablation.changes(recipe, next(iter(recipes.values()))) for recipe in recipes.values()}) == len(recipes)
+    assert len(
+        {ablation.changes(recipe, next(iter(recipes.values()))) for recipe in recipes.values()}
+    ) == len(recipes)
 
 
 def test_a_run_that_was_another_one_earlier_is_refused_before_anything_is_trained(

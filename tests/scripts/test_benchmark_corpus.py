@@ -13,7 +13,9 @@ def test_it_generates_pairs_once(script, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "GENERATED_AT_ONCE", 300)
     for _ in range(2):
         benchmark.generate(tmp_path, "train", 1000, seed=1)
-        sources, targets = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("source", "target"))
+        sources, targets = (
+            (tmp_path / f"train.{side}").read_text().splitlines() for side in ("source", "target")
+        )
         assert len(sources) == len(targets) == len(set(sources)) == 1000
         monkeypatch.setattr(benchmark, "words_of_language", pytest.fail)
     assert 20 < sum(len(line.split()) for line in sources) / 1000 < 30
@@ -23,7 +25,9 @@ def test_it_generates_pairs_once(script, tmp_path, monkeypatch):
     assert len(set(words)) > 2000
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="the kernel does not say what is resident")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/smaps_rollup"), reason="the kernel does not say what is resident"
+)
 def test_children_count_as_memory(script):
     resident = script("benchmark_corpus").resident
     alone = resident(os.getpid())
@@ -31,7 +35,9 @@ def test_children_count_as_memory(script):
     # All resident pages of a process are at least its share of them.
     assert alone[0] >= alone[1] >= alone[2]
     code = "held = bytearray(b'x' * 2**26); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         child.stdout.readline()
         more = resident(os.getpid()) - alone
         child.communicate(b"\n")
@@ -39,7 +45,13 @@ def test_children_count_as_memory(script):
 
 
 def test_the_table_of_a_run(script):
-    spans = [("imports", 1, 8), ("tokenise", 10, 12), ("tokenise", 14, 15), ("batch", 16, 17), ("step", 17, 18)]
+    spans = [
+        ("imports", 1, 8),
+        ("tokenise", 10, 12),
+        ("tokenise", 14, 15),
+        ("batch", 16, 17),
+        ("step", 17, 18),
+    ]
     spans += [("batch", 18, 18.1), ("step", 18.1, 20)]
     phases = [{"phase": name, "start": start, "end": end} for name, start, end in spans]
     samples = [(time, time * 2**20, 2**20, 2**19) for time in range(21)]

@@ -36,7 +36,14 @@ def test_it_lets_them_take_turns_and_prints_a_table(python, tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho no such module >&2\nexit 1\n", encoding="utf-8")
     broken.chmod(0o755)
-    command = [python, str(ROOT / "scripts" / "benchmark_training.py"), *words, python, "--pymarian", str(broken)]
+    command = [
+        python,
+        str(ROOT / "scripts" / "benchmark_training.py"),
+        *words,
+        python,
+        "--pymarian",
+        str(broken),
+    ]
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
@@ -109,7 +116,10 @@ def test_the_flops_are_those_that_pytorch_counts(peer):
     model = peer("marian_mt").marian(shape, tokenizer)
     model.set_attn_implementation("eager")
     # With one target position there is nothing that a causal mask hides, and that is multiplied all the same.
-    inputs = {"input_ids": torch.arange(4, 11)[None], "decoder_input_ids": torch.zeros(1, 1, dtype=torch.int64)}
+    inputs = {
+        "input_ids": torch.arange(4, 11)[None],
+        "decoder_input_ids": torch.zeros(1, 1, dtype=torch.int64),
+    }
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs, use_cache=False)
     flops = peer("preparation").training_flops(shape, np.array([7]), np.array([1]))
@@ -126,7 +136,10 @@ def test_bars_are_judged_by_the_median_of_the_rounds(script):
         return benchmark.Competitor(title, [], None, turns=turns)
 
     ours = competitor("vaswani_hf, by recipe", 30, 60, 90)
-    others = [competitor("MarianMT, Seq2SeqTrainer", 10, 10, 100), competitor("MarianMT, group_by_length", 20, 50, 90)]
+    others = [
+        competitor("MarianMT, Seq2SeqTrainer", 10, 10, 100),
+        competitor("MarianMT, group_by_length", 20, 50, 90),
+    ]
     assert benchmark.median_ratio(ours.speeds(), others[0].speeds()) == 3.0
     assert benchmark.reached("tiny", [ours, *others], 0.01) == [
         "- 3 times MarianMT, Seq2SeqTrainer: 3.00, reached",

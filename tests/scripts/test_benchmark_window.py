@@ -16,20 +16,27 @@ def test_it_measures_prints_and_draws(script, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(benchmark.subprocess, "run", in_this_process)
     found = {}
-    monkeypatch.setattr(benchmark, "draw", lambda *given, own=benchmark.draw: (found.update(given[1]), own(*given)))
+    monkeypatch.setattr(
+        benchmark, "draw", lambda *given, own=benchmark.draw: (found.update(given[1]), own(*given))
+    )
     benchmark.main(arguments)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[-3:]] == ["slope of seconds", "slope of MiB", "picture"]
     assert all(len(values) == 2 and min(values) > 0 for values in found["seconds"].values())
     # Full attention and the window, each at both lengths.
-    assert {quantity: sorted(by_window) for quantity, by_window in found.items()} == {"seconds": [0, 8], "MiB": [0, 8]}
+    assert {quantity: sorted(by_window) for quantity, by_window in found.items()} == {
+        "seconds": [0, 8],
+        "MiB": [0, 8],
+    }
     assert (tmp_path / "window.png").stat().st_size > 10_000
 
 
 def test_a_slope_is_the_exponent(script):
     lengths = [512, 1024, 2048]
     for power in (1, 2):
-        assert script("benchmark_window").slope(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
+        assert script("benchmark_window").slope(lengths, [3 * n**power for n in lengths]) == pytest.approx(
+            power
+        )
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ def test_a_fit_finds_the_exponents_of_a_formula_and_says_how_well(complexity):
 
 
 @pytest.mark.parametrize("name", [CORE, WHOLE, WINDOW, LSTM, GRU, CONVOLUTION, DILATED])
-def test_the_chain_of_operations_grows_with_the_length_only_where_one_waits_for_another(complexity, rows, name):
+def test_the_chain_of_operations_grows_with_the_length_only_where_one_waits_for_another(
+    complexity, rows, name
+):
     size = complexity.Size(200, 16, 3 if "convolution" in name else 0, 16 if name == WINDOW else 0)
     short, long = complexity.sequential_operations(rows[name], size)
     if "recurrent" in name:
@@ -119,7 +121,10 @@ def test_the_window_is_cut_into_blocks_where_its_path_is_measured(complexity, ro
 def test_layers_that_never_connect_the_ends_are_named(complexity, rows):
     with pytest.raises(ValueError) as raised:
         complexity.layers_between_ends(rows[CONVOLUTION], complexity.Size(5, 16, k=1))
-    assert str(raised.value) == "convolution: after 5 layers the last of 5 positions does not depend on the first."
+    assert (
+        str(raised.value)
+        == "convolution: after 5 layers the last of 5 positions does not depend on the first."
+    )
 
 
 def test_a_quick_run_prints_the_table_and_writes_the_picture(complexity, capsys, tmp_path, monkeypatch):
@@ -130,7 +135,9 @@ def test_a_quick_run_prints_the_table_and_writes_the_picture(complexity, capsys,
     torch.manual_seed(0)
     complexity.main(["--quick", "--picture", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()
+    ]
     found = {line[0]: line[1:] for line in lines if line[0] in wanted}
     assert [found[name][:2] for name in wanted] == [
         ["O(n^2 d)", "n^2.00 d^1.00"],

@@ -78,7 +78,9 @@ def test_it_attends_by_the_package_and_answers_held_out_questions_on_one_fact(me
 
 
 def test_the_attention_is_on_the_statement_that_supports_the_answer(memory, stories, network):
-    asked = [(story, [question]) for story, questions in stories[1] for question in questions if question[2] == 1]
+    asked = [
+        (story, [question]) for story, questions in stories[1] for question in questions if question[2] == 1
+    ]
     with torch.no_grad():
         weights = network(*memory.tensors_of(asked)[:2])[1]
     assert torch.allclose(weights.sum(-1), torch.ones(len(asked), 1))
@@ -88,7 +90,9 @@ def test_the_attention_is_on_the_statement_that_supports_the_answer(memory, stor
     # The weights stand beside the statements.
     lines = memory.shown(network, asked[0]).splitlines()
     assert lines[1].startswith(f"{asked[0][1][0][0]}? ")
-    expected = [f"{weight:.2f}  {told}" for weight, told in zip(weights[0, 0].tolist(), asked[0][0], strict=True)]
+    expected = [
+        f"{weight:.2f}  {told}" for weight, told in zip(weights[0, 0].tolist(), asked[0][0], strict=True)
+    ]
     assert lines[2:] == expected
 
 

@@ -20,7 +20,13 @@ def test_unscaled_scores_spread_with_the_width_and_saturate_the_softmax(function
         for width, row in zip(functions.WIDTHS, rows[score], strict=True):
             assert row["deviation"] == pytest.approx(width**power, rel=0.15)
     even = math.log(functions.NUM_KEYS)
-    assert rows["dot"][-1]["entropy"] < 0.05 * even < 0.85 * even < rows["scaled_dot"][-1]["entropy"] < 0.9 * even
+    assert (
+        rows["dot"][-1]["entropy"]
+        < 0.05 * even
+        < 0.85 * even
+        < rows["scaled_dot"][-1]["entropy"]
+        < 0.9 * even
+    )
     assert rows["dot_mean"][-1]["entropy"] > 0.999 * even
     # Gradients die with large scores, and stay with scaled ones.
     assert rows["dot"][-1]["gradient"] < 0.25 * rows["dot"][2]["gradient"]

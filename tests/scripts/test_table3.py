@@ -24,7 +24,10 @@ def test_the_readme_has_what_the_script_prints(table3, capsys):
     table3.main([])
     printed = capsys.readouterr().out
     section = (
-        (ROOT / "README.md").read_text(encoding="utf-8").split("## The paper's experiments\n")[1].split("\n## ")[0]
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .split("## The paper's experiments\n")[1]
+        .split("\n## ")[0]
     )
     assert printed in section + "\n"
     assert "scripts/table3.py" in section
@@ -56,7 +59,9 @@ def parameters(row, vocab_size):
 def test_the_classes_of_a_row_give_the_paper_s_number(rows):
     for row in rows.values():
         for classes, half in zip(row.classes or (), (-0.5, 0.5), strict=False):
-            assert parameters(row, round(classes)) / 1e6 == pytest.approx(row.paper.millions + half, abs=0.001)
+            assert parameters(row, round(classes)) / 1e6 == pytest.approx(
+                row.paper.millions + half, abs=0.001
+            )
 
 
 def test_one_vocabulary_gives_the_paper_s_parameters_of_every_row_but_big(rows):

@@ -19,7 +19,13 @@ SCRIPT = Path(__file__).parents[2] / "scripts/translate_ray.py"
 # Rows of a row group, and of an output: one range begins within a group, another ends with one.
 GROUP_ROWS, ROWS_PER_FILE = 4, 6
 TEXTS = ["der Hund läuft", None, "", "Hund", "  ", "der der läuft\nHund"] * 3
-PARTS = ("a-00000-of-00003", "a-00001-of-00003", "a-00002-of-00003", "b-00000-of-00001", "empty-00000-of-00001")
+PARTS = (
+    "a-00000-of-00003",
+    "a-00001-of-00003",
+    "a-00002-of-00003",
+    "b-00000-of-00001",
+    "empty-00000-of-00001",
+)
 NAMES = [f"{part}.parquet" for part in PARTS]
 
 
@@ -54,7 +60,9 @@ def lines_of(python):
     pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'vaswani_hf[ray]'")
     with contextlib.ExitStack() as stack:
         # Ray has sockets there, and their paths must be short.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True))
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
+        )
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = str(SCRIPT.parents[1])
@@ -66,7 +74,9 @@ def lines_of(python):
         def start(*words):
             command = [python, str(SCRIPT), *map(str, words)]
             log = stack.enter_context(open(f"{folder}/log", "a+"))
-            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+            with subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            ) as process:
                 for line in process.stdout:
                     yield line.rstrip("\n"), processes_of(folder)
             log.seek(0)
@@ -115,7 +125,9 @@ def test_two_workers_go_on_where_they_were_killed(lines_of, source, tiny_checkpo
     assert sorted(path.name for path in output.iterdir()) == NAMES
     del kept[Path(damaged).name]
     assert {name: (output / name).stat().st_mtime_ns for name in kept} == kept
-    expected = list(Translator.from_pretrained(str(checkpoint), "cpu").translate([text or "" for text in TEXTS]))
+    expected = list(
+        Translator.from_pretrained(str(checkpoint), "cpu").translate([text or "" for text in TEXTS])
+    )
     expected = [None if text is None else made for text, made in zip(TEXTS, expected, strict=True)]
     tables = [pyarrow.parquet.read_table(output / name) for name in NAMES]
     assert [table.num_rows for table in tables] == [6, 6, 6, 3, 0]
@@ -143,7 +155,9 @@ def translated(script, source, tiny_checkpoint, tmp_path, monkeypatch):
     checkpoint = tiny_checkpoint()
 
     def run(*words, checkpoint=checkpoint, rows=ROWS_PER_FILE):
-        module.main([str(checkpoint), str(source), str(tmp_path / "out"), "--rows_per_file", str(rows), *words])
+        module.main(
+            [str(checkpoint), str(source), str(tmp_path / "out"), "--rows_per_file", str(rows), *words]
+        )
         return tmp_path / "out"
 
     return run
@@ -153,7 +167,9 @@ def test_a_row_is_in_one_part(translated, source):
     for rows in (1, 4, 5, 7, 18, 19):
         folder = translated(rows=rows)
         made = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("a*.parquet"))]
-        assert [number for table in made for number in table.column("id").to_pylist()] == list(range(len(TEXTS)))
+        assert [number for table in made for number in table.column("id").to_pylist()] == list(
+            range(len(TEXTS))
+        )
         assert len(made) == -(-len(TEXTS) // rows)
         for path in folder.iterdir():
             path.unlink()
@@ -206,7 +222,10 @@ def test_what_a_worker_cannot_do_is_one_sentence(translated, source, tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"input": "none"}, "INPUT must be a Parquet file or a folder of them, but '{0}/none' does not exist."),
+        (
+            {"input": "none"},
+            "INPUT must be a Parquet file or a folder of them, but '{0}/none' does not exist.",
+        ),
         ({"output": "in"}, "OUTPUT must be another folder than that of INPUT, but is '{0}/in'."),
         (
             {"input": "in/a.parquet", "output": "in"},
@@ -214,9 +233,15 @@ def test_what_a_worker_cannot_do_is_one_sentence(translated, source, tmp_path):
         ),
         ({"output": "in/a.parquet"}, "OUTPUT must be a folder, but '{0}/in/a.parquet' is a file."),
         ({"input": "."}, "INPUT must hold .parquet files, but '{0}' has none."),
-        ({"column": "texts"}, "`--column` must be one of id, text, which '{0}/in/a.parquet' has, but is texts."),
+        (
+            {"column": "texts"},
+            "`--column` must be one of id, text, which '{0}/in/a.parquet' has, but is texts.",
+        ),
         ({"column": "id"}, "The column `id` of '{0}/in/a.parquet' must hold text, but holds int64."),
-        ({"output_column": "id"}, "`--output_column` must be a new column, but '{0}/in/a.parquet' has `id` already."),
+        (
+            {"output_column": "id"},
+            "`--output_column` must be a new column, but '{0}/in/a.parquet' has `id` already.",
+        ),
         ({"workers": "0"}, "`--workers` must be positive, but is 0."),
         ({"rows_per_file": "-1"}, "`--rows_per_file` must be positive, but is -1."),
         ({"damage": "x"}, "'{0}/in/b.parquet' must be a Parquet file, but is damaged or something else."),
@@ -225,7 +250,9 @@ def test_what_a_worker_cannot_do_is_one_sentence(translated, source, tmp_path):
 def test_what_cannot_be_translated_is_one_sentence(script, source, tmp_path, change, sentence):
     if change.pop("damage", None):
         (source / "b.parquet").write_bytes(b"PAR1")
-    places = [str(tmp_path / change.pop(name, default)) for name, default in (("input", "in"), ("output", "out"))]
+    places = [
+        str(tmp_path / change.pop(name, default)) for name, default in (("input", "in"), ("output", "out"))
+    ]
     options = [word for name, value in change.items() for word in (f"--{name}", value)]
     with pytest.raises(SystemExit) as caught:
         script("translate_ray").main(["checkpoint", *places, *options])

@@ -23,7 +23,9 @@ def in_two_processes(python: str, function, folder: Path, *, backend: str, secon
     """What a function of this module gives in each of two processes, whose default group gives up after so many seconds."""
     words = [function.__name__, str(folder), backend, str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    processes = [subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)]
+    processes = [
+        subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)
+    ]
     try:
         for process in processes:
             process.wait(300)
@@ -62,7 +64,12 @@ def validate(rank, folder) -> dict[str, float]:
     corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
     arguments = training_arguments(recipe.training, str(folder), 1, validates=True)
     trainer = VaswaniTrainer(
-        corpus, recipe.training, recipe.evaluation, task=task, model=build_model(recipe, corpus), args=arguments
+        corpus,
+        recipe.training,
+        recipe.evaluation,
+        task=task,
+        model=build_model(recipe, corpus),
+        args=arguments,
     )
     assert trainer.args.world_size == PartialState().num_processes
     return {name: value for name, value in trainer.evaluate().items() if name != "eval_seconds"}
@@ -77,7 +84,10 @@ def wait_for_the_first(rank, folder) -> list:
         return rank
 
     processes = Processes()
-    return [processes.run_on_main(slowly), processes.main_process_first(lambda: (folder / "corpus").read_text() + str(rank))]
+    return [
+        processes.run_on_main(slowly),
+        processes.main_process_first(lambda: (folder / "corpus").read_text() + str(rank)),
+    ]
 
 
 def fail_in_first(rank, folder) -> str | int:

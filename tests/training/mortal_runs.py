@@ -173,7 +173,9 @@ def forking_server():
     return context
 
 
-def live(recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment: Moment | None = None) -> Life:
+def live(
+    recipe: Path, folder: Path, *overrides: str, processes: int = 1, moment: Moment | None = None
+) -> Life:
     """Starts `vaswani train RECIPE --output_dir FOLDER --resume true` in processes that a server forks."""
     context = forking_server()
     words = ["train", str(recipe), f"--output_dir={folder}", "--resume=true", *overrides]
@@ -199,7 +201,12 @@ def _live(words, folder, output, rank, count, port, moment):
     sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(descriptor, "wb", 0), write_through=True)
     store = dist.TCPStore("localhost", port, timeout=PATIENCE)
     if count > 1:
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        place = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+        }
         os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT=str(port))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=PATIENCE)
     _announce(store, rank)

@@ -56,7 +56,9 @@ def build_z_loss(model, settings, autocast):
 
 seen = {"calls": 0}
 OPTIMIZERS["sgd"] = Optimizer("sgd", build_sgd, SgdSettings)
-SCHEDULES["linear"] = Schedule("linear", linear_rate, LinearSettings, rate_key="learning_rate", depends_on_length=True)
+SCHEDULES["linear"] = Schedule(
+    "linear", linear_rate, LinearSettings, rate_key="learning_rate", depends_on_length=True
+)
 REGULARIZERS["z_loss"] = Regularizer(
     "z_loss", build_z_loss, ZLossSettings, strength="z_alpha", num_passes=3, needs_encoder_decoder=False
 )
@@ -96,7 +98,9 @@ def main(recipe, folder):
     seen["diverged"] = str(VaswaniTrainer.divergence(trainer, "It diverged", 1, 0))
     plugin = SimpleNamespace(fsdp_version=2)
     sharded = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin))
-    seen["sharded"] = [error_of(prepare_sharding, sharded, None, loaded(*words).training) for words in (sgd, z_loss)]
+    seen["sharded"] = [
+        error_of(prepare_sharding, sharded, None, loaded(*words).training) for words in (sgd, z_loss)
+    ]
     seen["unselected"] = [
         error_of(loaded, *words)
         for words in (
@@ -133,7 +137,9 @@ def loaded_language_model(load_recipe, recipe, folder):
     text = recipe.read_text()
     for words in ("encoder_layers: 1, ", "encoder_attention_heads: 2, ", "encoder_ffn_dim: 16, "):
         text = text.replace(words, "")
-    text = text.replace("source_tokens_per_batch: 1500, target_tokens_per_batch: 1500", "text_tokens_per_batch: 1500")
+    text = text.replace(
+        "source_tokens_per_batch: 1500, target_tokens_per_batch: 1500", "text_tokens_per_batch: 1500"
+    )
     text = text[: text.index("decoding:")]
     path.write_text(text)
     return load_recipe(path, overrides).training.z_alpha

@@ -109,7 +109,11 @@ def test_two_processes_are_one_with_twice_the_accumulation(start, folder, name, 
 
 def test_two_nodes_meet(start, folder):
     """Two launchers with a process each, which a network would lie between."""
-    end(start(TRAIN, "recipe.yaml", "--output_dir=one-node", "--max_steps=2", "--gradient_accumulation_steps=2"))
+    end(
+        start(
+            TRAIN, "recipe.yaml", "--output_dir=one-node", "--max_steps=2", "--gradient_accumulation_steps=2"
+        )
+    )
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     place = ("--num_processes", 2, "--main_process_ip", "127.0.0.1", "--main_process_port", port)
@@ -134,7 +138,12 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
     short = ("--save_steps=3", "--eval_steps=3", "--average_checkpoints=2", "--max_grad_norm=1")
     end(
         start(
-            TRAIN, "recipe.yaml", "--output_dir=one-zero", "--gradient_accumulation_steps=4", *short, "--max_steps=6"
+            TRAIN,
+            "recipe.yaml",
+            "--output_dir=one-zero",
+            "--gradient_accumulation_steps=4",
+            *short,
+            "--max_steps=6",
         )
     )
     arguments = (TRAIN_BY_ZERO, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=2", *short)
@@ -149,7 +158,9 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
         assert one.keys() <= two.keys() and (one.keys() == two.keys() or place.name)
         for name, tensor in one.items():
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
-    with pytest.raises(AssertionError, match="was saved with DeepSpeed; resume it with DeepSpeed, not without it"):
+    with pytest.raises(
+        AssertionError, match="was saved with DeepSpeed; resume it with DeepSpeed, not without it"
+    ):
         end(start(TRAIN, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=4", *short,
                   "--max_steps=7", "--resume=true"))  # fmt: skip
 
@@ -172,7 +183,9 @@ def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, fol
     """Six batches a step, of one process, of three, and of two that go on after them; no epoch is a number of steps."""
 
     def run(output, processes, *overrides):
-        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes) * (processes > 1)
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes) * (
+            processes > 1
+        )
         accumulation = f"--gradient_accumulation_steps={6 // processes}"
         end(start(*launcher, RECORD_BATCHES, "recipe.yaml", f"--output_dir={output}-{streaming}", accumulation,
                   f"--streaming={streaming}", "--source_tokens_per_batch=500", "--target_tokens_per_batch=700",

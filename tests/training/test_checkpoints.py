@@ -29,7 +29,9 @@ def names(folder):
 
 
 def results_of(folder):
-    return json.loads((folder / "results.json").read_text(), parse_constant=lambda constant: pytest.fail(constant))
+    return json.loads(
+        (folder / "results.json").read_text(), parse_constant=lambda constant: pytest.fail(constant)
+    )
 
 
 @pytest.fixture
@@ -86,7 +88,9 @@ DAMAGES = {
         ("manifest.json", "cut"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished, copied, capsys, name, damage):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    run, finished, copied, capsys, name, damage
+):
     DAMAGES[damage](unfinished(copied) / "checkpoint-8" / name)
     resumed = run("run", "--resume", "true")
     said = re.search(
@@ -106,7 +110,9 @@ def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
     assert names(copied) == ["checkpoint-4", "checkpoint-8"]
 
 
-def test_a_save_that_is_cut_off_leaves_the_checkpoints_as_they_are(run, at_step, finished, tmp_path, monkeypatch):
+def test_a_save_that_is_cut_off_leaves_the_checkpoints_as_they_are(
+    run, at_step, finished, tmp_path, monkeypatch
+):
     save = VaswaniTrainer._save_optimizer_and_scheduler
 
     def cut(self, output_dir):
@@ -249,7 +255,14 @@ def test_a_way_through_a_folder_that_is_not_there_leads_to_the_run(run, tmp_path
 
 def stopping(patience):
     return (
-        *("--learning_rate_factor", "0", "--early_stopping_patience", patience, "--metric_for_best_model", "bleu"),
+        *(
+            "--learning_rate_factor",
+            "0",
+            "--early_stopping_patience",
+            patience,
+            "--metric_for_best_model",
+            "bleu",
+        ),
         *("--validation_bleu", "true", "--eval_steps", "2", "--save_steps", "2"),
     )
 
@@ -282,7 +295,16 @@ def test_the_best_checkpoint_survives_rotation(run):
 
 
 def test_the_best_of_the_saved_ones_is_taken_where_a_better_one_was_not_saved(run):
-    keys = ("--early_stopping_patience", "9", "--save_steps", "4", "--eval_steps", "1", "--learning_rate_factor", "0")
+    keys = (
+        "--early_stopping_patience",
+        "9",
+        "--save_steps",
+        "4",
+        "--eval_steps",
+        "1",
+        "--learning_rate_factor",
+        "0",
+    )
     folder = run("run", *keys)
     assert same(weights(folder), weights(folder / "checkpoint-4"))
 
@@ -293,7 +315,9 @@ def test_everybody_may_read_what_the_mask_lets_them(finished):
         assert stat.S_IMODE((path / "model.safetensors").stat().st_mode) == mode != 0o600
 
 
-def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(run, vaswani, finished, tmp_path, at_step):
+def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(
+    run, vaswani, finished, tmp_path, at_step
+):
     folder = tmp_path / "run"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     at_step(6, lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1])))
@@ -303,7 +327,8 @@ def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(run, vas
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 1
     assert re.fullmatch(
-        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); make room and try again.", sentence
+        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); make room and try again.",
+        sentence,
     )
     assert names(folder) == ["checkpoint-4"]
     assert same(weights(run("run", "--resume", "true")), weights(finished))
@@ -323,7 +348,9 @@ def test_the_copy_of_a_run_goes_on_without_the_original(run, finished, copied, t
     (copied / "metrics.jsonl").unlink()
     resumed = run("run", "--resume", "true")
     assert same(weights(resumed), weights(finished))
-    assert results_of(resumed)["training"]["target_tokens"] == results_of(finished)["training"]["target_tokens"]
+    assert (
+        results_of(resumed)["training"]["target_tokens"] == results_of(finished)["training"]["target_tokens"]
+    )
 
 
 def test_the_final_weights_are_those_of_the_last_checkpoint(finished):
@@ -375,7 +402,9 @@ def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(run, at
 
 
 @pytest.mark.parametrize("method", ["evaluate", "_complete_checkpoint"])
-def test_a_signal_after_the_last_step_ends_the_run_before_its_scores(run, finished, tmp_path, monkeypatch, method):
+def test_a_signal_after_the_last_step_ends_the_run_before_its_scores(
+    run, finished, tmp_path, monkeypatch, method
+):
     before = getattr(VaswaniTrainer, method)
 
     def interrupted(self, *args, **kwargs):
@@ -458,7 +487,9 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
         with monkeypatch.context() as patched:
             patched.setattr(f"vaswani_hf.training.{place}", interrupted)
             with pytest.raises(InterruptedRunError):
-                run("run", *keys, "--max_steps=2", f"--test_pairs={tmp_path / 'train.jsonl'}", "--resume=true")
+                run(
+                    "run", *keys, "--max_steps=2", f"--test_pairs={tmp_path / 'train.jsonl'}", "--resume=true"
+                )
     run("run", *keys, "--max_steps=2", f"--test_pairs={tmp_path / 'train.jsonl'}", "--resume=true")
     assert results_of(folder)["test"]["sentences"] == 30
     assert results_of(folder)["training"] == before["training"]
@@ -474,7 +505,9 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
         (folder / "manifest.json").unlink()
     run("run", "--resume", "true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="manifest.json, which is written last, is missing: the folder was not"):
+    with pytest.raises(
+        ValueError, match="manifest.json, which is written last, is missing: the folder was not"
+    ):
         run("run", "--resume", "true", "--num_beams", "3")
 
 

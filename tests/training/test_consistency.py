@@ -54,13 +54,21 @@ def gradients(model, loss):
 
 
 @pytest.mark.parametrize("cut_rate", [None, 0.4])
-@pytest.mark.parametrize("fields", [{"label_smoothing": 0.1}, {"label_smoothing": 0.0, "norm_position": "pre"}])
+@pytest.mark.parametrize(
+    "fields", [{"label_smoothing": 0.1}, {"label_smoothing": 0.0, "norm_position": "pre"}]
+)
 @pytest.mark.parametrize("keeps_ignored", [False, True])
-def test_the_loss_of_two_passes_is_what_its_paper_says(tiny_model, fields, cut_rate, keeps_ignored, monkeypatch):
+def test_the_loss_of_two_passes_is_what_its_paper_says(
+    tiny_model, fields, cut_rate, keeps_ignored, monkeypatch
+):
     # A GPU keeps ignored positions because counting the other ones would force a synchronisation.
-    monkeypatch.setattr("vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored)
+    monkeypatch.setattr(
+        "vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored
+    )
     # More than one chunk.
-    monkeypatch.setattr("vaswani_hf.optimization.regularizers.two_passes.rows_per_chunk", lambda device, classes: 2)
+    monkeypatch.setattr(
+        "vaswani_hf.optimization.regularizers.two_passes.rows_per_chunk", lambda device, classes: 2
+    )
     model = tiny_model(dropout=0.3, **fields).train()
     torch.manual_seed(3)
     compute = RDropLoss(model, 1.5) if cut_rate is None else SimCutLoss(model, 1.5, cut_rate=cut_rate)
@@ -124,7 +132,9 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     assert not same(weights(folder), weights(folder / "checkpoint-8"))
     rows = [row for row in metrics(folder) if "eval_loss" in row]
     assert len(rows) == 2
-    assert all(math.isfinite(row["eval_raw_loss"]) and row["eval_raw_loss"] != row["eval_loss"] for row in rows)
+    assert all(
+        math.isfinite(row["eval_raw_loss"]) and row["eval_raw_loss"] != row["eval_loss"] for row in rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,11 +195,15 @@ def test_a_run_with_a_cosine_is_not_made_longer(run):
     assert same(before, weights(folder))
 
 
-def test_the_divergence_is_computed_in_the_type_of_the_run_and_in_parts_of_half_the_size(run, monkeypatch, capsys):
+def test_the_divergence_is_computed_in_the_type_of_the_run_and_in_parts_of_half_the_size(
+    run, monkeypatch, capsys
+):
     seen, sizes = set(), set()
     compute = two_passes._ChunkedDivergence.apply
     monkeypatch.setattr(
-        two_passes, "_ChunkedDivergence", SimpleNamespace(apply=lambda *args: (seen.add(args[-1]), compute(*args))[1])
+        two_passes,
+        "_ChunkedDivergence",
+        SimpleNamespace(apply=lambda *args: (seen.add(args[-1]), compute(*args))[1]),
     )
     forward = VaswaniForSeq2SeqLM.forward
 
@@ -214,4 +228,7 @@ def _positions(value):
 def test_the_card_says_what_the_final_weights_are(run):
     folder = run("run", "--ema_decay=0.9", "--max_steps=4", "--average_checkpoints=2", "--save_steps=2")
     card = str(model_card(folder, "user/new"))
-    assert "| moving average (decay 0.9) of the weights; of it mean of the checkpoints of the steps 2, 4 |" in card
+    assert (
+        "| moving average (decay 0.9) of the weights; of it mean of the checkpoints of the steps 2, 4 |"
+        in card
+    )

@@ -11,7 +11,13 @@ from vaswani_hf.training.resume import find_checkpoint
 
 # Beside those of one process: of others, of a stream, of a second vocabulary, of sharded weights and optimizers.
 OTHERS = (
-    *("rng_state_0.pth", "rng_state_1.pth", "stream_state.json", "target_tokenizer/tokenizer.json", "scaler.pt"),
+    *(
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+        "stream_state.json",
+        "target_tokenizer/tokenizer.json",
+        "scaler.pt",
+    ),
     *(
         "pytorch_model_fsdp_0/__0_0.distcp",
         "optimizer_0/.metadata",
@@ -61,7 +67,9 @@ def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newe
     assert find_checkpoint(folder, training, 1) == newest
     sound = shutil.copytree(newest, tmp_path / "sound")
     names = [path.relative_to(newest).as_posix() for path in sorted(newest.rglob("*")) if path.is_file()]
-    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"} < {*names}
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"} < {
+        *names
+    }
     for name in names:
         DAMAGES[kind](newest / name)
         capsys.readouterr()
@@ -88,7 +96,9 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):
     assert metadata_of(newest) == facts
 
 
-def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_sentence(run, tmp_path, capsys):
+def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_sentence(
+    run, tmp_path, capsys
+):
     keys = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2", "--max_steps=6")
     folder = run("run", *keys)
     flip(folder / "checkpoint-4" / "manifest.json", 40)

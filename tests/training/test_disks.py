@@ -38,7 +38,9 @@ def disk(tmp_path):
     """A small disk of its own, mounted, which can be filled and made read-only; needs the rights to mount."""
     place = tmp_path / "disk"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("needs the rights to mount a disk")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
@@ -58,7 +60,12 @@ STAGES = {
     "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, ["checkpoint-4"]),
     "the log": (RunLogCallback, "_write", 5, ["checkpoint-4"]),
     "the final weights": (vaswani_hf.training.run, "save_model", 1, ["checkpoint-4", "checkpoint-8"]),
-    "the translations": (vaswani_hf.tasks.translation, "evaluate_translator", 1, ["checkpoint-4", "checkpoint-8"]),
+    "the translations": (
+        vaswani_hf.tasks.translation,
+        "evaluate_translator",
+        1,
+        ["checkpoint-4", "checkpoint-8"],
+    ),
     "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, ["checkpoint-4", "checkpoint-8"]),
 }
 
@@ -68,7 +75,9 @@ def remount(place, how):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_full_disk_costs_nothing_that_was_there(run, vaswani, finished, disk, before_call, monkeypatch, stage):
+def test_a_full_disk_costs_nothing_that_was_there(
+    run, vaswani, finished, disk, before_call, monkeypatch, stage
+):
     owner, name, call, left = STAGES[stage]
     folder = disk / "run"
     before_call(owner, name, lambda: fill(disk), call)

@@ -58,11 +58,19 @@ def test_a_resumed_run_knows_what_it_had_come_down_to():
 
 def lasting(run, vaswani, tmp_path, *overrides):
     folder = tmp_path / "run"
-    keys = ("--max_steps=70", "--save_steps=10", "--eval_steps=100", "--save_total_limit=1", "--logging_steps=10")
+    keys = (
+        "--max_steps=70",
+        "--save_steps=10",
+        "--eval_steps=100",
+        "--save_total_limit=1",
+        "--logging_steps=10",
+    )
     return folder, vaswani("train", run.recipe, f"--output_dir={folder}", *keys, *overrides)
 
 
-def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(run, vaswani, tmp_path, monkeypatch):
+def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(
+    run, vaswani, tmp_path, monkeypatch
+):
     before, changes = VaswaniTrainer.training_step, []
 
     def changed(self, *args, **kwargs):
@@ -75,7 +83,10 @@ def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(r
     folder, (code, _, sentence) = lasting(run, vaswani, tmp_path, "--max_grad_norm=1")
     assert code == 1
     assert sentence.startswith("The loss has exploded: it is too high since step 4"), sentence
-    assert f"the last good checkpoint is '{folder}/checkpoint-40'. Try a lower `training.learning_rate" in sentence
+    assert (
+        f"the last good checkpoint is '{folder}/checkpoint-40'. Try a lower `training.learning_rate"
+        in sentence
+    )
     assert [path.name for path in checkpoints_in(folder)] == ["checkpoint-40"]
     assert not (folder / "results.json").exists()
     assert metrics(folder)[-1]["step"] == 50

@@ -43,11 +43,15 @@ def same_end(folder, expected):
 
 
 def test_a_finished_run_that_is_whole_is_only_read(run, copied, capsys):
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in copied.rglob("*") if path.is_file()}
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in copied.rglob("*") if path.is_file()
+    }
     assert {*FINAL, "manifest.json"} <= contents(copied).keys()
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
-    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in copied.rglob("*") if path.is_file()}
+    after = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in copied.rglob("*") if path.is_file()
+    }
     assert after == before
 
 
@@ -81,7 +85,10 @@ def test_weights_are_made_again_from_an_earlier_checkpoint_where_the_last_one_is
     run("run", "--resume=true")
     # The log has other times.
     found = contents(copied)
-    assert {name for name in expected if found[name] != expected[name]} <= {"metrics.jsonl", "training_curve.png"}
+    assert {name for name in expected if found[name] != expected[name]} <= {
+        "metrics.jsonl",
+        "training_curve.png",
+    }
     assert verify_manifest(copied) is None
 
 
@@ -162,7 +169,12 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, vasw
         rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus = tmp_path / "train.jsonl"
-    keys = ("--corpus=null", f"--train_pairs={corpus}", f"--test_pairs={tmp_path / 'held-out.jsonl'}", "--max_steps=4")
+    keys = (
+        "--corpus=null",
+        f"--train_pairs={corpus}",
+        f"--test_pairs={tmp_path / 'held-out.jsonl'}",
+        "--max_steps=4",
+    )
     folder = run("run", *keys)
     expected, rows = contents(folder), corpus.read_text()
     resumed = ("train", run.recipe, f"--output_dir={folder}", "--resume=true", *keys)

@@ -51,7 +51,10 @@ def run_two(python: str, *arguments: str, **environment: str) -> None:
 
 
 def assert_close_files(left: Path, right: Path) -> None:
-    left_weights, right_weights = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+    left_weights, right_weights = (
+        load_file(left / "model.safetensors"),
+        load_file(right / "model.safetensors"),
+    )
     assert left_weights.keys() == right_weights.keys()
     for name, tensor in left_weights.items():
         torch.testing.assert_close(tensor, right_weights[name], rtol=0, atol=1e-6)
@@ -87,7 +90,11 @@ def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeyp
     train(
         load_recipe(
             recipe,
-            [f"--output_dir={tmp_path / 'one'}", "--gradient_accumulation_steps=2", f"--shared_vocabulary={shared}"],
+            [
+                f"--output_dir={tmp_path / 'one'}",
+                "--gradient_accumulation_steps=2",
+                f"--shared_vocabulary={shared}",
+            ],
         )
     )
     arguments = ("train", str(recipe), f"--output_dir={tmp_path / 'two'}", f"--shared_vocabulary={shared}")
@@ -105,7 +112,9 @@ def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeyp
 def test_a_state_is_complete_without_the_copies_of_tied_weights(tiny_model):
     model = tiny_model()
     state = {
-        name: tensor + 1 for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys
+        name: tensor + 1
+        for name, tensor in model.state_dict().items()
+        if name not in model.all_tied_weights_keys
     }
     assert len(state) == len(model.state_dict()) - 3
     model.load_state_dict(state)
@@ -151,11 +160,23 @@ def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelera
     ("accelerator", "fields", "sentence"),
     [
         (sharded(1), {}, "`--fsdp_version` must be 2, but is 1."),
-        (sharded(2), {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (
+            sharded(2),
+            {"torch_compile": True},
+            "`training.torch_compile` must be false with FSDP, but is True.",
+        ),
         (sharded(2), {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
-        (sharded(2), {"optimizer": "muon"}, "`training.optimizer` must be adam or adamw with FSDP, but is muon."),
+        (
+            sharded(2),
+            {"optimizer": "muon"},
+            "`training.optimizer` must be adam or adamw with FSDP, but is muon.",
+        ),
         (zero(), {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
-        (sharded(2), {"checkpoint": True}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
+        (
+            sharded(2),
+            {"checkpoint": True},
+            "'{}' was saved without FSDP; resume it without FSDP, not with it.",
+        ),
     ],
 )
 def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, fields, sentence):
@@ -165,11 +186,16 @@ def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, 
     assert str(error.value) == sentence.format(tmp_path)
 
 
-def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(tmp_path, monkeypatch, capsys):
+def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     alone = SimpleNamespace(state=SimpleNamespace(), print=print)
     prepare_sharding(alone, None, EncoderDecoderTraining())
-    assert capsys.readouterr().out == "FSDP needs several accelerators: here every process keeps the whole model\n"
+    assert (
+        capsys.readouterr().out
+        == "FSDP needs several accelerators: here every process keeps the whole model\n"
+    )
     (tmp_path / "pytorch_model_fsdp.bin").touch()
     with pytest.raises(ValueError) as error:
         prepare_sharding(alone, tmp_path, EncoderDecoderTraining())

@@ -81,7 +81,9 @@ def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16
 @pytest.mark.parametrize(
     ("recipe", "pays"), [("numbers", False), ("multi30k_en_de", True), ("wmt14/base_en_de", True)]
 )
-def test_bfloat16_is_on_where_the_products_of_a_batch_are_large(machine, monkeypatch, capability, recipe, pays):
+def test_bfloat16_is_on_where_the_products_of_a_batch_are_large(
+    machine, monkeypatch, capability, recipe, pays
+):
     machine("cpu", True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
     recipe = load_recipe(CONFIGURATION / f"{recipe}.yaml", needs_data=False)
@@ -178,7 +180,9 @@ def test_bfloat16_on_a_processor_attends_in_float32(tiny_model):
         loss.backward()
         assert kinds == {torch.float32}
         assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
-        exact = tiny_model().train()(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
+        exact = (
+            tiny_model().train()(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
+        )
         assert loss.item() == pytest.approx(exact.item(), rel=0.02)
 
 
@@ -188,7 +192,13 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
     for steps in (4, 12):
         monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
         with Waiting(monkeypatch) as waiting:
-            run(f"run-{steps}", f"--max_steps={steps}", "--logging_steps=100", "--eval_steps=100", "--save_steps=100")
+            run(
+                f"run-{steps}",
+                f"--max_steps={steps}",
+                "--logging_steps=100",
+                "--eval_steps=100",
+                "--save_steps=100",
+            )
         # The data are those of the loader, which are nowhere yet.
         totals.append(Counter({place: n for place, n in waiting.places.items() if "/data/" not in place}))
         monkeypatch.undo()
@@ -198,7 +208,9 @@ def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypat
 
 
 def test_a_build_for_gpus_on_a_machine_without_one_is_on_the_processor(run, monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: torch.device("cuda"))
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda *args, **kwargs: torch.device("cuda")
+    )
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     training = resolved(load_recipe(run.recipe))
     assert training.dataloader_num_workers == 0

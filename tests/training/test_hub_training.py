@@ -40,13 +40,26 @@ training:
     source_tokens_per_batch: 500, target_tokens_per_batch: 500, save_total_limit: 2}}
 decoding: {{num_beams: 1, max_length: 4}}
 """
-ROOT_FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+ROOT_FILES = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
 # Those of a language model alone are not among them.
 TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
     "language_models_vaswani.py"
 }
-STATE_FILES = {"manifest.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "metrics.jsonl"}
+STATE_FILES = {
+    "manifest.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "trainer_state.json",
+    "metrics.jsonl",
+}
 
 
 pytestmark = pytest.mark.usefixtures("few_numbers")
@@ -194,7 +207,11 @@ def test_an_interrupted_run_is_pushed_before_it_ends(hub, repo_id, alice, recipe
 
     monkeypatch.setattr(VaswaniTrainer, "training_step", interrupting)
     with pytest.raises(InterruptedRunError):
-        train(recipe("here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="checkpoint", save_steps=100))
+        train(
+            recipe(
+                "here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="checkpoint", save_steps=100
+            )
+        )
     state = json.loads(hub.repository(repo_id).files()["last-checkpoint/trainer_state.json"])
     assert state["global_step"] == 3
 
@@ -204,7 +221,9 @@ def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, alice, recip
     hub.create_repository(repo_id)
     hub.fault("POST", "/commit/", status=503, times=None)
     with pytest.raises(Exception, match="vaswani push"):
-        train(recipe("here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="every_save", max_steps=2))
+        train(
+            recipe("here", push_to_hub="true", hub_model_id=repo_id, hub_strategy="every_save", max_steps=2)
+        )
     assert "step 2 could not be pushed: " in capsys.readouterr().out
     hub.clear()
     # A finished run is only pushed again.
@@ -243,7 +262,11 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
     files = hub.repository(repo_id).files()
     assert ROOT_FILES | {"README.md"} <= set(files)
     assert {"configuration_vaswani.py", "modeling_vaswani.py", "pipeline_vaswani.py"} <= set(files)
-    assert set(json.loads(files["config.json"])["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    assert set(json.loads(files["config.json"])["auto_map"]) == {
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForSeq2SeqLM",
+    }
     loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id)
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
@@ -251,7 +274,9 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
 
 @pytest.mark.transfer
 def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
-    pipeline("translation", model=str(finished)).push_to_hub(repo_id, private=True, commit_message="All of it")
+    pipeline("translation", model=str(finished)).push_to_hub(
+        repo_id, private=True, commit_message="All of it"
+    )
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED}
     assert {name for name in files if name.endswith(".py")} == TRAVELLERS
@@ -290,7 +315,9 @@ def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, alice, finished, chan
     if change == "bfloat16":
         translator.model.bfloat16()
     shards = {"max_shard_size": "20KB"} if change == "shards" else {}
-    with pytest.raises(HubError, match="^`license` must be research-only or left out, because the training data"):
+    with pytest.raises(
+        HubError, match="^`license` must be research-only or left out, because the training data"
+    ):
         translator.push_to_hub(repo_id, license="apache-2.0", **shards)
     translator.push_to_hub(repo_id, license="research-only", **shards)
     card = hub.repository(repo_id).files()["README.md"]
@@ -298,7 +325,9 @@ def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, alice, finished, chan
 
 
 def test_a_pipeline_with_another_model_pushes_what_transformers_pushes(hub, repo_id, alice, copier):
-    config = T5Config(vocab_size=300, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config = T5Config(
+        vocab_size=300, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
     translator = TranslationPipeline(T5ForConditionalGeneration(config), copier.source_tokenizer)
     translator.push_to_hub(repo_id)
     config = json.loads(hub.repository(repo_id).files()["config.json"])
@@ -318,8 +347,15 @@ def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice,
         hub.repository(repo_id)
 
 
-def test_a_finished_run_is_published_with_the_licence_that_is_asked_for_now(hub, repo_id, alice, recipe, finished):
-    pushing = {"push_to_hub": "true", "hub_model_id": repo_id, "resume": "true", "publishing.license": "cc-by-4.0"}
+def test_a_finished_run_is_published_with_the_licence_that_is_asked_for_now(
+    hub, repo_id, alice, recipe, finished
+):
+    pushing = {
+        "push_to_hub": "true",
+        "hub_model_id": repo_id,
+        "resume": "true",
+        "publishing.license": "cc-by-4.0",
+    }
     train(recipe("out", max_steps=2, **pushing))
     assert b"license: cc-by-4.0\n" in hub.repository(repo_id).files()["README.md"]
     assert b"license: cc-by-4.0\n" in hub.repository(repo_id).files()["recipe.yaml"]

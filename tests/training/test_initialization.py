@@ -22,7 +22,10 @@ def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finish
     folder = run("next", f"--init_from={finished}", *AT_REST)
     assert same(weights(folder), weights(finished))
     assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
-    assert f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n" in capsys.readouterr().out
+    assert (
+        f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n"
+        in capsys.readouterr().out
+    )
     recorded = load_recipe(folder / "recipe.yaml").model
     assert recorded.init_from == str(finished)
     assert recorded.d_model == 16
@@ -47,7 +50,10 @@ def test_new_tokenizers_keep_the_rows_of_known_pieces(run, finished, shared):
     assert len(source) == 300
     known, tables = before.get_vocab(), [("model.shared.weight", source)]
     if shared == "false":
-        tables = [("model.encoder.embed_tokens.weight", source), ("model.decoder.embed_tokens.weight", target)]
+        tables = [
+            ("model.encoder.embed_tokens.weight", source),
+            ("model.decoder.embed_tokens.weight", target),
+        ]
     found, old = weights(folder), weights(finished)
     for name, tokenizer in tables:
         pairs = [(index, known[piece]) for piece, index in tokenizer.get_vocab().items() if piece in known]
@@ -68,7 +74,9 @@ def test_a_model_in_half_precision_is_begun_with(run, finished, tmp_path):
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     found = weights(run("next", f"--init_from={base}", *AT_REST))
-    assert all(torch.equal(found[name], tensor.bfloat16().float()) for name, tensor in weights(finished).items())
+    assert all(
+        torch.equal(found[name], tensor.bfloat16().float()) for name, tensor in weights(finished).items()
+    )
 
 
 def test_a_resumed_run_needs_the_model_it_began_with_no_more(run, finished, tmp_path):
@@ -112,12 +120,16 @@ def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(ru
     assert pieces < 400
     folder = run("next", f"--init_from={base}", *keys)
     assert (folder / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
-    with pytest.raises(ValueError, match=f"^`tokenizer.vocab_size` is 401, but the tokenizers of .* have {pieces}; "):
+    with pytest.raises(
+        ValueError, match=f"^`tokenizer.vocab_size` is 401, but the tokenizers of .* have {pieces}; "
+    ):
         run("other", f"--init_from={base}", *keys[1:], "--vocab_size=401")
 
 
 def test_frozen_parts_stay_and_the_others_learn(run, finished):
-    folder = run("next", f"--init_from={finished}", "--frozen=encoder.layers,model.decoder.layers.0.self_attn,lm_head")
+    folder = run(
+        "next", f"--init_from={finished}", "--frozen=encoder.layers,model.decoder.layers.0.self_attn,lm_head"
+    )
     before, after = weights(finished), weights(folder)
     frozen = {name for name in before if torch.equal(before[name], after[name])}
     # The output projection is the table of both embeddings.
@@ -195,7 +207,12 @@ def test_a_model_of_another_architecture_is_refused(run, vaswani, tmp_path):
 
 @pytest.mark.parametrize(
     ("begun_with", "base_model"),
-    [("user/name@main", "user/name"), ("user/name", "user/name"), ("/home/me/run", None), ("run_of_a_folder", None)],
+    [
+        ("user/name@main", "user/name"),
+        ("user/name", "user/name"),
+        ("/home/me/run", None),
+        ("run_of_a_folder", None),
+    ],
 )
 def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_with, base_model):
     text = (copied / "recipe.yaml").read_text()
@@ -228,7 +245,8 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path
     assert f"train, '{tmp_path}/b.jsonl': 80 pairs, 240 in an epoch (weight 3)\n" in printed
     card = model_card(base, "user/name").content
     assert (
-        "`en` to `de`. It also translates from `de` to `en`, where the text\nbegins with `>>en<<` and a space." in card
+        "`en` to `de`. It also translates from `de` to `en`, where the text\nbegins with `>>en<<` and a space."
+        in card
     )
     assert (
         "480 of 480 sentence pairs, where each pair counts twice, once for each direction, the corpora 0.25 and 3 times"
@@ -257,4 +275,11 @@ def test_a_model_without_the_tag_cannot_go_on_in_both_directions(run, finished, 
         "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
     )
     assert not (tmp_path / "next").exists()
-    run("next", f"--init_from={finished}", "--both_directions=true", "--keep=false", "--vocab_size=290", *AT_REST)
+    run(
+        "next",
+        f"--init_from={finished}",
+        "--both_directions=true",
+        "--keep=false",
+        "--vocab_size=290",
+        *AT_REST,
+    )

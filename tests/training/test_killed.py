@@ -24,7 +24,14 @@ WAYS = {
     "stream": (1, (*AVERAGED, "--streaming=true", "--r_drop_alpha=1", "--optimizer=muon", *COSINE)),
     "two processes": (
         2,
-        (*AVERAGED, "--gradient_accumulation_steps=1", "--ema_decay=0.8", "--r_drop_alpha=1", *WEIGHTED, *BOTH),
+        (
+            *AVERAGED,
+            "--gradient_accumulation_steps=1",
+            "--ema_decay=0.8",
+            "--r_drop_alpha=1",
+            *WEIGHTED,
+            *BOTH,
+        ),
     ),
     "two processes, accumulation, stream": (
         2,
@@ -93,7 +100,11 @@ def assert_same_run(part, whole):
     for name in names:
         assert same(weights(part / name), weights(whole / name))
     validation = [
-        [(row["step"], row["eval_loss"], row["target_tokens"]) for row in metrics(folder) if "eval_loss" in row]
+        [
+            (row["step"], row["eval_loss"], row["target_tokens"])
+            for row in metrics(folder)
+            if "eval_loss" in row
+        ]
         for folder in (part, whole)
     ]
     assert validation[0] == validation[1]
@@ -110,7 +121,9 @@ def draw(choice, processes):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(whole, recipe, keys_of, tmp_path, way):
+def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(
+    whole, recipe, keys_of, tmp_path, way
+):
     processes, keys = WAYS[way][0], keys_of(way)
     choice, folder, kills = random.Random(way), tmp_path / "run", 0
     for _ in range(3 * NUM_KILLS):

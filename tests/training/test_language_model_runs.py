@@ -82,16 +82,17 @@ def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
     if task == "causal_lm":
         texts = pipeline("text-generation", model=str(folder))(["five =", "six"], max_new_tokens=4)
         assert all(
-            text[0]["generated_text"].startswith(begin) for text, begin in zip(texts, ("five =", "six"), strict=True)
+            text[0]["generated_text"].startswith(begin)
+            for text, begin in zip(texts, ("five =", "six"), strict=True)
         )
         assert tokenizer("a")["input_ids"][0] == model.config.bos_token_id
         # The pipeline decodes the new tokens alone: what it shows is the text of all.
         prompts = tokenizer(["five =", "twenty-one = ein"], padding=True, return_tensors="pt")
         together = tokenizer.decode(model.generate(**prompts, max_new_tokens=4), skip_special_tokens=True)
         for prompt, whole in zip(["five =", "twenty-one = ein"], together, strict=True):
-            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4, do_sample=False)[0] == {
-                "generated_text": whole
-            }
+            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4, do_sample=False)[
+                0
+            ] == {"generated_text": whole}
     else:
         found = pipeline("fill-mask", model=str(folder))("twenty-<mask> = dreiundzwanzig")
         assert len(found) == 5 and all(0 < one["score"] <= 1 for one in found)
@@ -122,7 +123,9 @@ def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, task, monkey
 
 
 def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
-    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
+    tokenizer = train_tokenizer(
+        ["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form
+    )
     ids = tokenizer("one two three four five six seven one two three four five")["input_ids"]
     collate = MaskingCollator(tokenizer, 3)
     examples = [{"input_ids": ids, "epoch": epoch} for epoch in range(300)]
@@ -142,7 +145,9 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
 
 
 def test_the_collator_of_transformers_takes_the_tokenizer():
-    tokenizer = train_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
+    tokenizer = train_tokenizer(
+        ["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form
+    )
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=1)
     batch = collate([tokenizer("one two three"), tokenizer("four")])
     assert (batch["labels"] != -100).any() and not (batch["labels"] == tokenizer.eos_token_id).any()
@@ -179,7 +184,9 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
         again = evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
         # Batches of another size round otherwise.
         assert scores == pytest.approx(again, rel=1e-5)
-    with pytest.raises(ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"):
+    with pytest.raises(
+        ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"
+    ):
         evaluate_texts(model, tokenizer, [" "])
 
 
@@ -187,7 +194,9 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
 def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
     parts = f"{{encoder: {trained['masked_lm']}, decoder: {trained['causal_lm']}}}"
     path = trained["causal_lm"].parent / "both.yaml"
-    path.write_text(RECIPE.replace("  {d_model: 16,", f"  {{init_from: {parts}, d_model: 16,"), encoding="utf-8")
+    path.write_text(
+        RECIPE.replace("  {d_model: 16,", f"  {{init_from: {parts}, d_model: 16,"), encoding="utf-8"
+    )
     section = "tokenizer: {}" if keep else "tokenizer: {vocab_size: 290, keep: false}"
     recipe = path.read_text().replace("tokenizer: {vocab_size: 280}", section)
     path.write_text(recipe, encoding="utf-8")
@@ -198,7 +207,8 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
         begun = weights(trained[task])
         layers = {name: weight for name, weight in begun.items() if ".layers." in name}
         assert layers and all(
-            torch.equal(found[name.replace("model.", f"model.{stack}.", 1)], weight) for name, weight in layers.items()
+            torch.equal(found[name.replace("model.", f"model.{stack}.", 1)], weight)
+            for name, weight in layers.items()
         )
     printed = capsys.readouterr().out
     assert f"; the embedding that encoder and decoder share is that of '{trained['causal_lm']}'" in printed
@@ -216,7 +226,12 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
 @tasks
 def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, run_task, task):
     folder = run_task(
-        task, "part", f"--init_from={finished}", "--vocab_size=280", "--max_steps=1", "--learning_rate_factor=0"
+        task,
+        "part",
+        f"--init_from={finished}",
+        "--vocab_size=280",
+        "--max_steps=1",
+        "--learning_rate_factor=0",
     )
     found, stack = weights(folder), f"model.{STACKS[task]}."
     begun = {name: weight for name, weight in weights(finished).items() if name.startswith(f"{stack}layers")}
@@ -263,10 +278,16 @@ def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
     assert code == 0 and json.loads(out)["texts"] == 2
     for words, message in (
         (["translate", causal, "--text", "five"], "`model` must be a translation model, but "),
-        (["evaluate", causal, "--text", str(tmp_path / "none")], "`--text` must be an existing file, but is "),
+        (
+            ["evaluate", causal, "--text", str(tmp_path / "none")],
+            "`--text` must be an existing file, but is ",
+        ),
         (["evaluate", causal], "`--source` must be given to evaluate translations"),
         (["evaluate", masked, "--text", str(text), "--num_beams", "2"], "`--num_beams` is for translations"),
-        (["evaluate", causal, "--text", str(text), "--length_penalty", "0"], "`--length_penalty` is for translations"),
+        (
+            ["evaluate", causal, "--text", str(text), "--length_penalty", "0"],
+            "`--length_penalty` is for translations",
+        ),
         (["evaluate", causal, "--text", str(text), "--tokenize", "char"], "`--tokenize` is for translations"),
     ):
         code, out, err = vaswani(*words)

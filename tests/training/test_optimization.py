@@ -109,8 +109,13 @@ def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
 @pytest.mark.usefixtures("bfloat16_in_hardware")
 def test_muon_is_pytorch_s(monkeypatch):
     generator = torch.Generator().manual_seed(1)
-    ours, theirs = ([torch.nn.Parameter(torch.full(shape, 0.1)) for shape in ((6, 9), (12, 4))] for _ in range(2))
-    optimizers = Muon(ours, 0.1), torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    ours, theirs = (
+        [torch.nn.Parameter(torch.full(shape, 0.1)) for shape in ((6, 9), (12, 4))] for _ in range(2)
+    )
+    optimizers = (
+        Muon(ours, 0.1),
+        torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    )
     for group in optimizers[0].param_groups:
         group["lr"] = 0.01
     for _ in range(3):
@@ -137,7 +142,9 @@ def test_muon_is_pytorch_s(monkeypatch):
 def test_the_run_and_the_shape_decide_muon_s_precision(monkeypatch, bf16, shape, dtype, has_hardware):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_hardware}, raising=False)
     dtypes, addmm = set(), torch.addmm
-    monkeypatch.setattr(torch, "addmm", lambda x, *args, **kwargs: (dtypes.add(x.dtype), addmm(x, *args, **kwargs))[1])
+    monkeypatch.setattr(
+        torch, "addmm", lambda x, *args, **kwargs: (dtypes.add(x.dtype), addmm(x, *args, **kwargs))[1]
+    )
     weight = torch.nn.Parameter(torch.zeros(shape))
     weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     Muon([weight], 0.0, bf16).step()
@@ -189,7 +196,12 @@ def test_different_models_are_not_averaged(tmp_path):
 
 def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
     folder = run(
-        "run", "--max_steps=6", "--save_steps=2", "--eval_steps=2", "--ema_decay=0.5", "--learning_rate_factor=3"
+        "run",
+        "--max_steps=6",
+        "--save_steps=2",
+        "--eval_steps=2",
+        "--ema_decay=0.5",
+        "--learning_rate_factor=3",
     )
     checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
     assert len(checkpoints) == 3
@@ -243,7 +255,10 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
             ["{damaged}", "--last=2"],
             "trainer_state.json of '{damaged}/checkpoint-8' is damaged; copy the checkpoint again, or remove it.",
         ),
-        (["{run}", "{run}", "--last=1"], "`--last` and `--best` choose from one run, but 2 folders are given."),
+        (
+            ["{run}", "{run}", "--last=1"],
+            "`--last` and `--best` choose from one run, but 2 folders are given.",
+        ),
         (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
         (
             ["{run}/checkpoint-4", "{run}/checkpoint-8", "{run}/./checkpoint-4"],
@@ -269,7 +284,9 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ),
     ],
 )
-def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished, vaswani, tmp_path, given, sentence):
+def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(
+    finished, vaswani, tmp_path, given, sentence
+):
     broken = shutil.copytree(finished / "checkpoint-8", tmp_path / "broken")
     content = bytearray((broken / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -280,7 +297,9 @@ def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(finished
     damaged = shutil.copytree(finished, tmp_path / "damaged")
     (damaged / "checkpoint-8" / "trainer_state.json").write_text('{"log')
     places = {"run": finished, "broken": broken, "other": other, "damaged": damaged}
-    code, _, said = vaswani("average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}")
+    code, _, said = vaswani(
+        "average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}"
+    )
     assert (code, said) == (1, sentence.format(**places))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "damaged", "other"]
 
@@ -314,7 +333,9 @@ def test_an_average_is_no_run_that_has_ended(finished, vaswani, tmp_path):
     other = shutil.copytree(finished, tmp_path / "other")
     (other / "recipe.yaml").write_text((other / "recipe.yaml").read_text().replace("seed: 1\n", "seed: 2\n"))
     average = tmp_path / "average"
-    assert vaswani("average", finished / "checkpoint-4", other / "checkpoint-4", f"--output={average}")[0] == 0
+    assert (
+        vaswani("average", finished / "checkpoint-4", other / "checkpoint-4", f"--output={average}")[0] == 0
+    )
     assert json.loads((average / "results.json").read_text()) == {
         "average_of": ["run/checkpoint-4", "other/checkpoint-4"]
     }

@@ -77,7 +77,9 @@ def built(recipe):
 )
 def test_planned_parameters_are_those_of_the_model_that_a_run_builds(name, overrides):
     recipe = load_recipe(CONFIGURATION / f"{name}.yaml", overrides, needs_data=False)
-    planned = parameters_by_part(planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class))
+    planned = parameters_by_part(
+        planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
+    )
     numbers = {id(parameter): parameter.numel() for parameter in built(recipe).parameters()}
     assert planned["total"] == sum(numbers.values())
     stacks = [planned[stack] for stack in ("encoder", "decoder") if stack in planned]
@@ -172,7 +174,13 @@ class RealStep:
 
 @pytest.mark.parametrize(
     "training",
-    [{}, {"gradient_checkpointing": True}, {"simcut_alpha": 3.0}, {"r_drop_alpha": 3.0}, {"optimizer": "muon"}],
+    [
+        {},
+        {"gradient_checkpointing": True},
+        {"simcut_alpha": 3.0},
+        {"r_drop_alpha": 3.0},
+        {"optimizer": "muon"},
+    ],
     ids=str,
 )
 def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training):
@@ -234,7 +242,9 @@ def test_planned_memory_is_what_a_step_takes(fields, rows, training):
     measured = RealStep(fields, rows, **training).peak()
     # PyTorch adds gradients of fake tensors out of place: an embedding's gradient may exist once more.
     embedding = 4 * SMALL["vocab_size"] * SMALL["d_model"]
-    assert planned.peak - planned.weights - planned.optimizer == pytest.approx(measured, rel=0.03, abs=1.1 * embedding)
+    assert planned.peak - planned.weights - planned.optimizer == pytest.approx(
+        measured, rel=0.03, abs=1.1 * embedding
+    )
 
 
 def test_the_activations_on_an_accelerator_by_hand():

@@ -33,7 +33,10 @@ def test_processes_wait_for_the_first_and_end_where_one_fails(python, tmp_path):
     assert answers == [[0, "prepared0"], [0, "prepared1"]]
     # One says why, the other ends and says nothing.
     assert in_two_processes(python, fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]
-    assert in_two_processes(python, fail_in_second, folders[2], backend="gloo") == [1, "No space left on device"]
+    assert in_two_processes(python, fail_in_second, folders[2], backend="gloo") == [
+        1,
+        "No space left on device",
+    ]
 
 
 STOPPED = """
@@ -73,12 +76,18 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
     command += [str(tmp_path / "stopped.py"), str(run.recipe), f"--output_dir={tmp_path / 'part'}", *exact]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     outcome = subprocess.run(
-        [*command, "--gradient_accumulation_steps", "1"], env=environment, capture_output=True, text=True, timeout=300
+        [*command, "--gradient_accumulation_steps", "1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert [path.name for path in checkpoints_in(tmp_path / "part")] == ["checkpoint-4", "checkpoint-5"]
     assert outcome.stderr.count("Interrupted after step 5, which is saved in") == 1
     assert json.loads((tmp_path / "part" / "checkpoint-5" / "manifest.json").read_text())["processes"] == 2
-    with pytest.raises(ValueError, match="is 1 in 1 process, which makes 1 batches per step, .* has 2; set it to 2."):
+    with pytest.raises(
+        ValueError, match="is 1 in 1 process, which makes 1 batches per step, .* has 2; set it to 2."
+    ):
         run("part", *exact, "--gradient_accumulation_steps", "1", "--resume", "true")
     part = run("part", *exact, "--resume", "true")
     counts = [{row["step"]: row["target_tokens"] for row in metrics(folder)} for folder in (whole, part)]

@@ -72,7 +72,9 @@ def interrupted(recipe, folder, moment, rank, processes):
     ],
     ids=["data", "validation", "bleu", "scores"],
 )
-def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, saved, rank, processes):
+def test_a_signal_ends_all_processes_and_the_run_goes_on_later(
+    recipe, tmp_path, place, saved, rank, processes
+):
     folder = tmp_path / "run"
     seconds, said = interrupted(recipe, folder, slow_at(*place), rank, processes)
     assert seconds < IN_TIME
@@ -97,7 +99,8 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
     life = live(recipe, tmp_path / "run", processes=2, moment=fail_at(rank, 5))
     assert sorted(life.wait()) == [-9, 1]
     assert (
-        f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look" in life.said()
+        f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look"
+        in life.said()
     )
 
 
@@ -136,7 +139,9 @@ def test_a_signal_that_is_ignored_stays_ignored():
         stop = GracefulShutdown()
         with stop.listening(Processes()):
             signal.raise_signal(signal.SIGINT)
-            child = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=(signal.SIGINT,))
+            child = multiprocessing.get_context("fork").Process(
+                target=signal.raise_signal, args=(signal.SIGINT,)
+            )
             child.start()
             child.join()
             signal.raise_signal(signal.SIGTERM)

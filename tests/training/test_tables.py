@@ -26,7 +26,9 @@ def trained(tmp_path_factory):
     recipe = folder / "recipe.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     script = Path(__file__).with_name("new_entries.py")
-    done = subprocess.run([sys.executable, script, recipe, folder], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, script, recipe, folder], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return folder / "run", json.loads((folder / "seen.json").read_text())
 

@@ -8,7 +8,11 @@ from vaswani_hf.cli import main
 
 SOURCES = ["one two", "", "three", "  ", "five six", "seven " * 40, "two\tone", "eight"]
 REFERENCES = ["eins zwei", "nichts", "", " ", "fünf sechs", "sieben " * 40, "zwei eins", "acht"]
-TRAINING = [("one two three five six", "eins zwei drei fünf sechs"), ("seven eight", "sieben acht"), ("", "leer")] * 6
+TRAINING = [
+    ("one two three five six", "eins zwei drei fünf sechs"),
+    ("seven eight", "sieben acht"),
+    ("", "leer"),
+] * 6
 # One search in float32, so that batches of other shapes have the same translations.
 KEYS = (
     "--bf16",
@@ -71,7 +75,14 @@ def test_a_validation_by_translation_scores_each_line(run, files, monkeypatch):
             scored.append((translations, references)) or {"bleu": 0.0, "chrf": 0.0, "exact_match": 0.0}
         ),
     )
-    validation = ["--validation_source", "test.en", "--validation_target", "test.de", "--validation_bleu", "true"]
+    validation = [
+        "--validation_source",
+        "test.en",
+        "--validation_target",
+        "test.de",
+        "--validation_bleu",
+        "true",
+    ]
     run("run", *files, *validation)
     ((translations, references),) = scored
     assert len(translations) == len(SOURCES)
@@ -82,7 +93,8 @@ def test_a_translation_of_several_lines_is_one_line_of_the_file(run, files, tmp_
     rows = [{"en": "one\ntwo", "de": "eins\nzwei"}, {"en": "five", "de": "fünf"}]
     (tmp_path / "lines.json").write_text(json.dumps(rows))
     monkeypatch.setattr(
-        "vaswani_hf.evaluation.evaluate.translate_test_set", lambda translator, sources, **_: ["eins\nzwei", "fünf"]
+        "vaswani_hf.evaluation.evaluate.translate_test_set",
+        lambda translator, sources, **_: ["eins\nzwei", "fünf"],
     )
     folder = run("run", *files, "--test_pairs", "lines.json")
     assert (folder / "test_translations.txt").read_text(encoding="utf-8") == "eins zwei\nfünf\n"
@@ -90,7 +102,16 @@ def test_a_translation_of_several_lines_is_one_line_of_the_file(run, files, tmp_
 
 
 def test_a_run_says_what_may_be_a_mistake_before_it_trains(run, files, capfd):
-    epochs = ["--max_steps", "null", "--num_train_epochs", "2", "--warmup_steps", "50", "--target_language", "en"]
+    epochs = [
+        "--max_steps",
+        "null",
+        "--num_train_epochs",
+        "2",
+        "--warmup_steps",
+        "50",
+        "--target_language",
+        "en",
+    ]
     run("run", *[word for word in files if word not in ("--max_steps", "4")], *epochs)
     lines = capfd.readouterr().out.split("\n")
     assert lines[0].startswith("warning: `data.source_language` and `data.target_language` are both 'en'; ")
@@ -104,5 +125,7 @@ def test_a_run_without_the_validation_that_it_needs_writes_nothing(files, run, v
         "train", run.recipe, "--output_dir", tmp_path / "run", *files, "--validation_bleu", "true"
     )
     assert (code, out) == (1, "")
-    assert sentence.startswith("`evaluation.validation_bleu: true` needs a validation split, but there is none; give ")
+    assert sentence.startswith(
+        "`evaluation.validation_bleu: true` needs a validation split, but there is none; give "
+    )
     assert not (tmp_path / "run").exists()

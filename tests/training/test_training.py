@@ -28,7 +28,13 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(fini
     assert model.config.use_cache
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 8)
     names = {path.name for path in folder.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "recipe.yaml"} <= names
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "recipe.yaml",
+    } <= names
     assert {"results.json", "metrics.jsonl", "training_curve.png", "test_translations.txt"} <= names
     assert len((folder / "test_translations.txt").read_text().split("\n")) == 21
     results = json.loads((folder / "results.json").read_text())
@@ -46,7 +52,9 @@ def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(fini
     rows = metrics(folder)
     assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 8]
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8]
-    assert rows[-1]["eval_perplexity"] == pytest.approx(torch.tensor(rows[-1]["eval_loss"]).exp().item(), rel=1e-4)
+    assert rows[-1]["eval_perplexity"] == pytest.approx(
+        torch.tensor(rows[-1]["eval_loss"]).exp().item(), rel=1e-4
+    )
     assert rows[-1]["target_tokens"] == results["training"]["target_tokens"] > 0
     assert rows[0]["learning_rate"] == pytest.approx(16**-0.5 * 2 * 4**-1.5)
 
@@ -74,9 +82,13 @@ def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run
 def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run):
     folder = run("run", "--max_steps", "2")
     before = weights(folder)
-    with pytest.raises(ValueError, match="holds an earlier run; continue it with `--resume true` or choose another"):
+    with pytest.raises(
+        ValueError, match="holds an earlier run; continue it with `--resume true` or choose another"
+    ):
         run("run")
-    with pytest.raises(ValueError, match="`model.d_model` is 32, but the run in .* has 16; give it the same value"):
+    with pytest.raises(
+        ValueError, match="`model.d_model` is 32, but the run in .* has 16; give it the same value"
+    ):
         run("run", "--resume", "true", "--d_model", "32")
     assert same(before, weights(folder))
 
@@ -123,7 +135,9 @@ def test_early_stopping_ends_with_the_best_checkpoint(run):
 
 
 def test_two_vocabularies_are_trained_saved_and_used(run):
-    folder = run("run", "--shared_vocabulary", "false", "--target_vocab_size", "270", "--validation_bleu", "true")
+    folder = run(
+        "run", "--shared_vocabulary", "false", "--target_vocab_size", "270", "--validation_bleu", "true"
+    )
     config = AutoModelForSeq2SeqLM.from_pretrained(folder).config
     assert (config.vocab_size, config.decoder_vocab_size) == (280, 270)
     assert not config.share_encoder_decoder_embeddings
@@ -163,7 +177,9 @@ def test_a_signal_saves_a_checkpoint_and_the_run_can_go_on(run, vaswani, tmp_pat
         code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}", "--max_steps", "50")
     assert code == 130
     assert [path.name for path in checkpoints_in(folder)] == ["checkpoint-3"]
-    assert sentence == f"Interrupted after step 3, which is saved in '{folder}'; continue with `--resume true`."
+    assert (
+        sentence == f"Interrupted after step 3, which is saved in '{folder}'; continue with `--resume true`."
+    )
     assert signal.getsignal(signal.SIGINT) is handler
     run("run", "--resume", "true", "--max_steps", "5")
     assert metrics(folder)[-1]["step"] == 5

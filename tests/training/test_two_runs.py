@@ -28,7 +28,9 @@ def wait_for(path):
 
 
 @pytest.mark.parametrize(("processes", "stage"), [(1, "_load_corpus"), (2, "finish_run")])
-def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_killed(tmp_path, processes, stage):
+def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_killed(
+    tmp_path, processes, stage
+):
     recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(RECIPE, encoding="utf-8")
     keys = (FLOAT32, f"--gradient_accumulation_steps={2 // processes}", "--dataloader_num_workers=1")

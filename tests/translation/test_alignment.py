@@ -46,7 +46,9 @@ def test_words_of_any_tokens_are_found_in_linear_time(tokenizer, monkeypatch):
     for token_ids in sequences:
         assert target_word_indices(token_ids, tokenizer) == slow_word_indices(token_ids, tokenizer)
     decoded, decode = [], tokenizer.decode
-    monkeypatch.setattr(tokenizer, "decode", lambda ids, **kwargs: decoded.append(len(ids)) or decode(ids, **kwargs))
+    monkeypatch.setattr(
+        tokenizer, "decode", lambda ids, **kwargs: decoded.append(len(ids)) or decode(ids, **kwargs)
+    )
     text = " ".join(["zwei drei größer"] * 100)
     token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert target_word_indices(token_ids, tokenizer)[0] == text.split()

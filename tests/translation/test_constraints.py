@@ -40,7 +40,11 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (("a", "", [" "]), ValueError, "A phrase of `must_contain` must have at least one character, but is empty."),
+        (
+            ("a", "", [" "]),
+            ValueError,
+            "A phrase of `must_contain` must have at least one character, but is empty.",
+        ),
         (("a", "", [3]), TypeError, "A phrase of `must_contain` must be a str, but is of type int."),
         (("a", ["a"]), TypeError, "A target prefix must be a str, but is of type list."),
         (

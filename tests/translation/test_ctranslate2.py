@@ -48,7 +48,10 @@ def folders(tiny_config, tmp_path_factory):
 
 
 def both(folders, **options):
-    ours, theirs = Translator.from_pretrained(folders[0], "cpu"), load_ctranslate2_translator(folders[1], "cpu")
+    ours, theirs = (
+        Translator.from_pretrained(folders[0], "cpu"),
+        load_ctranslate2_translator(folders[1], "cpu"),
+    )
     return list(ours.translate(LINES, **options)), list(theirs.translate(LINES, **options))
 
 
@@ -73,7 +76,9 @@ def test_translations_are_the_same(folders, options):
 def test_scores_words_and_alternatives_are_the_same(folders):
     ours, theirs = both(folders, return_scores=True, return_alignments=True, num_return_sequences=2)
     for mine, other in zip(ours, theirs, strict=True):
-        for a, b in zip([mine, *(mine.alternatives or [])], [other, *(other.alternatives or [])], strict=True):
+        for a, b in zip(
+            [mine, *(mine.alternatives or [])], [other, *(other.alternatives or [])], strict=True
+        ):
             assert (a.text, a.tokens) == (b.text, b.tokens)
             assert b.score == pytest.approx(a.score, abs=1e-4) and b.confidence == pytest.approx(
                 a.confidence, abs=1e-4
@@ -135,7 +140,9 @@ def test_phrases_are_refused(folders):
 
 def test_a_checkpoint_that_was_not_exported_is_named(folders, capfdbinary):
     assert main(["translate", folders[0], "--engine", "ctranslate2", "--text", "one"]) == 1
-    assert b"must be a folder that `vaswani export --format ctranslate2` wrote" in capfdbinary.readouterr().err
+    assert (
+        b"must be a folder that `vaswani export --format ctranslate2` wrote" in capfdbinary.readouterr().err
+    )
 
 
 def cut(content):
@@ -156,17 +163,29 @@ def edited(change):
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download it again."
 NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or export it again."
 DAMAGES = [
-    ("model.bin", None, "must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."),
+    (
+        "model.bin",
+        None,
+        "must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model.",
+    ),
     ("model.bin", lambda content: b"", "is damaged or not all there; copy or export it again."),
     ("model.bin", cut, "is damaged or not all there; copy or export it again."),
     ("model.bin", lambda content: content[:-1], "is damaged or not all there; copy or export it again."),
     ("model.bin", lambda content: content + b"x", "is damaged; copy or export it again."),
-    ("model.bin", lambda content: b"<html>" * 99, "(Unsupported model binary version); copy or export it again."),
+    (
+        "model.bin",
+        lambda content: b"<html>" * 99,
+        "(Unsupported model binary version); copy or export it again.",
+    ),
     ("shared_vocabulary.json", None, "is missing; copy or export it again."),
     ("shared_vocabulary.json", cut, NO_LIST),
     ("shared_vocabulary.json", lambda content: b"{}", NO_LIST),
     ("shared_vocabulary.json", edited(lambda tokens: list(range(len(tokens)))), NO_LIST),
-    ("shared_vocabulary.json", edited(lambda tokens: tokens[:-3]), "must have as many tokens as the model classes, "),
+    (
+        "shared_vocabulary.json",
+        edited(lambda tokens: tokens[:-3]),
+        "must have as many tokens as the model classes, ",
+    ),
     (
         "shared_vocabulary.json",
         edited(lambda tokens: [*tokens, "x"]),

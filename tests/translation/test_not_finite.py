@@ -92,13 +92,17 @@ def test_a_search_of_few_sentences_names_the_place_in_the_batch(broken):
 def test_one_bad_logit_is_enough_but_for_one_that_is_infinitely_low(healthy, options, value):
     model = copy.deepcopy(healthy)
     # A class that no search would choose.
-    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), value))
+    model.lm_head.register_forward_hook(
+        lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), value)
+    )
     if value == -torch.inf:
         torch.manual_seed(0)
         found = generated(model, THREE, options)
         torch.manual_seed(0)
         expected = generated(healthy, THREE, options)
-        sequences = [found, expected] if isinstance(found, torch.Tensor) else [found.sequences, expected.sequences]
+        sequences = (
+            [found, expected] if isinstance(found, torch.Tensor) else [found.sequences, expected.sequences]
+        )
         assert torch.equal(*sequences)
     else:
         with pytest.raises(NotFiniteError):
@@ -122,7 +126,9 @@ def test_float16_that_overflows_and_encoder_states_that_are_nan(healthy):
     states = healthy.get_encoder()(**batch_of(THREE))
     states.last_hidden_state[2] = torch.nan
     with pytest.raises(NotFiniteError) as error:
-        healthy.generate(encoder_outputs=states, attention_mask=batch_of(THREE)["attention_mask"], num_beams=2)
+        healthy.generate(
+            encoder_outputs=states, attention_mask=batch_of(THREE)["attention_mask"], num_beams=2
+        )
     assert error.value.sentence == 2
 
 
@@ -214,11 +220,15 @@ def test_vaswani_score_and_evaluate_end_with_the_sentence(checkpoint, vaswani, t
 def test_streaming_shows_nothing_of_it(broken, capsys):
     tokenizer = train_tokenizer(["der Hund läuft"], 270)
     with pytest.raises(NotFiniteError):
-        generated(broken, [SOURCES[1]], {"num_beams": 1}, streamer=TextStreamer(tokenizer, skip_special_tokens=True))
+        generated(
+            broken, [SOURCES[1]], {"num_beams": 1}, streamer=TextStreamer(tokenizer, skip_special_tokens=True)
+        )
     assert capsys.readouterr().out.strip() == ""
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 2}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}], ids=str
+)
 def test_models_of_others_are_looked_at_too(options):
     tokenizer = train_tokenizer(["der Hund läuft"], 270)
     torch.manual_seed(0)

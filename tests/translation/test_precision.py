@@ -54,7 +54,9 @@ def test_a_translator_computes_in_the_dtype_that_is_asked_for(copier_checkpoint,
         return logits
 
     monkeypatch.setattr(TreeAttentionDecoder, "start", watched)
-    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype, ensemble=[copier_checkpoint])
+    translator = Translator.from_pretrained(
+        copier_checkpoint, "cpu", dtype=dtype, ensemble=[copier_checkpoint]
+    )
     assert list(translator.translate(TEXTS)) == TEXTS
     expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     # Scores add up in float32, over the fast steps.
@@ -94,14 +96,19 @@ def test_every_command_takes_a_dtype(copier_checkpoint, sources, vaswani):
 
 
 def test_streaming_takes_a_dtype(copier_checkpoint, vaswani):
-    code, out, _ = vaswani("translate", copier_checkpoint, "--dtype", "bfloat16", "--stream", "--text", TEXTS[0])
+    code, out, _ = vaswani(
+        "translate", copier_checkpoint, "--dtype", "bfloat16", "--stream", "--text", TEXTS[0]
+    )
     assert (code, out) == (0, TEXTS[0] + "\n")
 
 
 def test_another_dtype_is_refused(copier_checkpoint, capsys, vaswani):
     with pytest.raises(ValueError) as refusal:
         Translator.from_pretrained(copier_checkpoint, dtype="float64")
-    assert str(refusal.value) == '`dtype` must be "float32", "bfloat16", "float16" or "auto", but is \'float64\'.'
+    assert (
+        str(refusal.value)
+        == '`dtype` must be "float32", "bfloat16", "float16" or "auto", but is \'float64\'.'
+    )
     with pytest.raises(SystemExit):
         vaswani("translate", copier_checkpoint, "--dtype", "int8")
     options = ("--engine", "ctranslate2", "--text", "eins")
@@ -122,7 +129,9 @@ def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint
 @pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16", "bf16"])
 def test_auto_is_bfloat16_where_the_first_texts_agree(copier_checkpoint, monkeypatch, warnings, name):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True}, raising=False)
-    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto", ensemble=[copier_checkpoint])
+    translator = Translator.from_pretrained(
+        copier_checkpoint, "cpu", dtype="auto", ensemble=[copier_checkpoint]
+    )
     assert list(translator.translate(TEXTS)) == TEXTS
     assert {model.dtype for model in (translator.model, *translator.backend.ensemble)} == {torch.bfloat16}
     assert warnings == []
@@ -131,7 +140,9 @@ def test_auto_is_bfloat16_where_the_first_texts_agree(copier_checkpoint, monkeyp
 def test_auto_is_float32_where_they_do_not_agree(unstable, in_hardware, warnings, caplog):
     settings = {"num_beams": 4, "max_new_tokens": 30, "max_length_a": None, "max_length_b": None}
     texts = [f"der Hund {'läuft ' * number}" for number in range(12)]
-    coarse, fine = (Translator.from_pretrained(unstable, "cpu", dtype=dtype) for dtype in ("bfloat16", "float32"))
+    coarse, fine = (
+        Translator.from_pretrained(unstable, "cpu", dtype=dtype) for dtype in ("bfloat16", "float32")
+    )
     expected = list(fine.translate(texts, **settings))
     num_same = sum(map(str.__eq__, list(coarse.translate(texts[:8], **settings)), expected))
     assert num_same < 8
@@ -154,7 +165,9 @@ def test_a_failure_in_bfloat16_alone_is_no_agreement(copier_checkpoint, in_hardw
 
     monkeypatch.setattr(translator.backend_class, "search", failing)
     assert list(translator.translate(TEXTS)) == TEXTS
-    assert warnings == ["`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."]
+    assert warnings == [
+        "`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."
+    ]
 
 
 def test_nothing_and_empty_texts_decide_nothing(copier_checkpoint, in_hardware, warnings):
@@ -175,7 +188,9 @@ def test_scoring_decides_too(copier_checkpoint, in_hardware):
 
 def test_sampling_is_compared_by_search_and_draws_as_without(copier_checkpoint, in_hardware):
     settings = {"do_sample": True, "num_beams": 1, "temperature": 3.0, "num_return_sequences": 2, "seed": 3}
-    auto, named = (Translator.from_pretrained(copier_checkpoint, "cpu", dtype=d) for d in ("auto", "bfloat16"))
+    auto, named = (
+        Translator.from_pretrained(copier_checkpoint, "cpu", dtype=d) for d in ("auto", "bfloat16")
+    )
     assert list(auto.translate(TEXTS, **settings)) == list(named.translate(TEXTS, **settings))
 
 

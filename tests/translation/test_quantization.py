@@ -63,7 +63,9 @@ def test_the_largest_sums_do_not_overflow(kernel):
         layer.weight.fill_(1.0)
     quantize(nn.Sequential(layer))
     for states in (torch.ones(2, 512), -torch.ones(2, 512)):
-        torch.testing.assert_close(layer(states), states.sum(dim=1, keepdim=True).expand(2, 8), rtol=0.01, atol=0)
+        torch.testing.assert_close(
+            layer(states), states.sum(dim=1, keepdim=True).expand(2, 8), rtol=0.01, atol=0
+        )
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:2], ids=named)
@@ -104,7 +106,9 @@ def test_a_quantized_model_translates_on_the_fast_way(in_int8, monkeypatch):
     assert steps and set(steps) == {(True, 1, torch.float32)}
     for model in (in_int8.model, *in_int8.backend.ensemble):
         layers = [module for module in model.modules() if type(module) is nn.Linear]
-        assert len(layers) == 4 + 2 + 8 + 2 + 1 and all(isinstance(layer.weight, Int8Weight) for layer in layers)
+        assert len(layers) == 4 + 2 + 8 + 2 + 1 and all(
+            isinstance(layer.weight, Int8Weight) for layer in layers
+        )
         # The embedding that the output projection was tied to is looked up as before.
         assert type(model.model.shared.weight) is nn.Parameter
         assert model.model.decoder.embed_tokens.weight is model.model.shared.weight
@@ -115,7 +119,9 @@ def test_scores_are_those_of_the_search_and_nearly_of_float32(in_int8, copier):
     inputs = in_int8.source_tokenizer(texts, return_tensors="pt", padding=True)
     found = in_int8.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, num_beams=4)
     alone = Translator(in_int8.model, in_int8.source_tokenizer, in_int8.target_tokenizer)
-    rows = zip(alone.score(texts, texts), copier.score(texts, texts), found.sequences_scores.tolist(), strict=True)
+    rows = zip(
+        alone.score(texts, texts), copier.score(texts, texts), found.sequences_scores.tolist(), strict=True
+    )
     for scored, expected, of_search in rows:
         assert of_search == pytest.approx(scored.score, abs=1e-2)
         assert scored.score == pytest.approx(expected.score, abs=5e-2)
@@ -129,7 +135,9 @@ def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
     code, out, _ = vaswani("translate", *options, "--input", sources, "--json", "--workers", 2)
     rows = [json.loads(line) for line in out.splitlines()]
     assert (code, [row["text"] for row in rows]) == (0, TEXTS)
-    assert rows[0]["score"] != pytest.approx(next(copier.translate(TEXTS, return_scores=True)).score, abs=1e-6)
+    assert rows[0]["score"] != pytest.approx(
+        next(copier.translate(TEXTS, return_scores=True)).score, abs=1e-6
+    )
     assert [row["alignment"] for row in rows][2] == "0-0 1-1"
     assert vaswani("score", *options, "--source", sources, "--target", sources)[0] == 0
     code, out, _ = vaswani("evaluate", *options, "--source", sources, "--reference", sources, "--json")
@@ -139,14 +147,18 @@ def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
 
 def test_phrases_and_prefixes_are_searched_for(in_int8):
     translated = list(
-        in_int8.translate(["eins nein", "der Hund"], target_prefixes=["ja?", None], must_contain=[None, ["Straße"]])
+        in_int8.translate(
+            ["eins nein", "der Hund"], target_prefixes=["ja?", None], must_contain=[None, ["Straße"]]
+        )
     )
     assert translated[0].startswith("ja?") and "Straße" in translated[1]
 
 
 def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_path):
     model = in_int8.model
-    message = "A weight in int8 can only multiply, but .* is asked of it; load the model without `quantization`"
+    message = (
+        "A weight in int8 can only multiply, but .* is asked of it; load the model without `quantization`"
+    )
     labels = torch.tensor([[5, 6, 2]])
     model.train()
     try:

@@ -44,15 +44,26 @@ CALLS = {
     "arguments": {**OURS, **BEAMS},
     "one argument": {**BEAMS, "length_penalty": 2.0},
     "the coverage taken back": {**BEAMS, "coverage_penalty": None, "length_penalty": 0.3},
-    "all taken back": {**BEAMS, "coverage_penalty": None, "length_penalty_type": None, "length_penalty": None},
+    "all taken back": {
+        **BEAMS,
+        "coverage_penalty": None,
+        "length_penalty_type": None,
+        "length_penalty": None,
+    },
     "a config that says nothing": {"generation_config": GenerationConfig()},
     "a config of beams": {"generation_config": GenerationConfig(**BEAMS)},
     "a config of a penalty": {"generation_config": GenerationConfig(**BEAMS, length_penalty=2.0)},
     "a config of all": {"generation_config": config_with(**OURS, **BEAMS)},
-    "a config of no penalty": {"generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)},
+    "a config of no penalty": {
+        "generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)
+    },
     "a config of the power": {"generation_config": config_with(**BEAMS, length_penalty_type="power")},
-    "a config with None": {"generation_config": config_with(**BEAMS, length_penalty=None, coverage_penalty=None)},
-    "a config of three": {"generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)},
+    "a config with None": {
+        "generation_config": config_with(**BEAMS, length_penalty=None, coverage_penalty=None)
+    },
+    "a config of three": {
+        "generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)
+    },
     "a config and an argument": {"generation_config": config_with(**OURS, **BEAMS), "length_penalty": 1.7},
 }
 
@@ -158,7 +169,11 @@ def test_the_language_that_is_forced_does_not_count(make, fields, languages, len
     language = tokenizer.convert_tokens_to_ids(target)
     given = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": length_penalty}
     # Some end by themselves, some at the limit.
-    for limit in ({"max_new_tokens": 4}, {"max_length": 6}, {"max_new_tokens": 12, "bad_words_ids": [[language]]}):
+    for limit in (
+        {"max_new_tokens": 4},
+        {"max_length": 6},
+        {"max_new_tokens": 12, "bad_words_ids": [[language]]},
+    ):
         pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
         for text in TEXTS:
             inputs = tokenizer(text, return_tensors="pt")
@@ -169,7 +184,11 @@ def test_the_language_that_is_forced_does_not_count(make, fields, languages, len
             )
             translator = Translator(model, tokenizer, tokenizer)
             (translation,) = translator.translate(
-                [text], tokenize={"src_lang": source, "tgt_lang": target}, return_scores=True, **given, **limit
+                [text],
+                tokenize={"src_lang": source, "tgt_lang": target},
+                return_scores=True,
+                **given,
+                **limit,
             )
             assert translation.score == pytest.approx(outputs.sequences_scores[0].item(), abs=1e-4)
             assert target not in translation.tokens and language in translation.token_ids
@@ -181,7 +200,9 @@ def test_models_that_force_nothing_are_scored_as_they_were():
     torch.manual_seed(0)
     tokenizer = nllb()[1]
     ids = {"decoder_start_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, **ids)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, **ids
+    )
     model = T5ForConditionalGeneration(config).eval()
     translator = Translator(model, tokenizer, tokenizer)
     inputs = tokenizer(TEXTS[0], return_tensors="pt")

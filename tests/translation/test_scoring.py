@@ -54,14 +54,18 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
-@pytest.mark.parametrize("prefixes", [["", "", ""], ["der", "", "größer. ja? nein"]], ids=["free", "prefixes"])
+@pytest.mark.parametrize(
+    "prefixes", [["", "", ""], ["der", "", "größer. ja? nein"]], ids=["free", "prefixes"]
+)
 def test_scores_are_those_that_the_search_reported(copier, babbler, settings, prefixes):
     tokenizer = copier.source_tokenizer
     ends = set()
     for translator in (copier, babbler):
         model = translator.model
         inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
-        ids = [tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else [] for prefix in prefixes]
+        ids = [
+            tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else [] for prefix in prefixes
+        ]
         longest = max(map(len, ids))
         start = torch.tensor([[1] * (longest - len(prefix)) + [0] + prefix for prefix in ids])
         search = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, **settings}
@@ -69,7 +73,8 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
             **inputs, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True, **search
         )
         rows = [
-            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1) for i, row in enumerate(found.sequences.tolist())
+            ids[i // 3] + without_padding(row[longest + 1 :], [2], 1)
+            for i, row in enumerate(found.sequences.tolist())
         ]
         ends |= {row[-1] == 2 for row in rows}
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
@@ -133,7 +138,10 @@ def test_the_model_s_settings_are_left_alone(copier):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"length_penalty_type": "google"}, '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.'),
+        (
+            {"length_penalty_type": "google"},
+            '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.',
+        ),
         ({"length_penalty": "much"}, "`length_penalty` must be a finite number, but is 'much'."),
         ({"num_beams": 3}, "`score` takes no argument `num_beams`."),
     ],
@@ -170,11 +178,15 @@ def test_empty_texts_have_scores_too(copier):
 
 def test_the_confidence_of_a_word_is_the_product_over_its_tokens(copier):
     (translation,) = copier.score(["die Straße"], ["die Straße"])
-    words, indices = target_word_indices(copier.target_tokenizer("die Straße")["input_ids"], copier.target_tokenizer)
+    words, indices = target_word_indices(
+        copier.target_tokenizer("die Straße")["input_ids"], copier.target_tokenizer
+    )
     assert words == ["die", "Straße"] and indices.count(1) > 1 and indices[-1] == -1
     for number, word in enumerate(translation.words):
         log_probs = [
-            log_prob for log_prob, index in zip(translation.token_log_probs, indices, strict=True) if index == number
+            log_prob
+            for log_prob, index in zip(translation.token_log_probs, indices, strict=True)
+            if index == number
         ]
         assert word.confidence == pytest.approx(math.exp(sum(log_probs)))
 
@@ -233,7 +245,9 @@ def test_attention_becomes_pairs_of_words():
 
 def test_parts_are_joined():
     parts = [
-        Translation("a b", -1.0, -2.0, 0.0, ["a", "b"], [-0.5, -1.5], [Word("a", 0.6), Word("b", 0.2)], "1-0 0-1"),
+        Translation(
+            "a b", -1.0, -2.0, 0.0, ["a", "b"], [-0.5, -1.5], [Word("a", 0.6), Word("b", 0.2)], "1-0 0-1"
+        ),
         Translation("", -0.5, -1.0, 0.0, ["</s>"], [-1.0], [], ""),
         Translation("c", -3.0, -3.0, 0.0, ["c"], [-3.0], [Word("c", 0.1)], "3-0"),
     ]

@@ -101,5 +101,7 @@ def test_translations_are_joined_as_the_text_was():
     assert join_sentences(["Eins.", "Zwei."], ["", "\n\n", " "]) == "Eins.\n\nZwei. "
     # Out of Chinese there must be a space, into Japanese none.
     assert join_sentences(["Hello.", "(Good!)", "Bye"], ["", "", "", ""]) == "Hello. (Good!) Bye"
-    assert join_sentences(["はい。", "「そう。」", "Bye", "?"], ["", "", "", "", ""]) == "はい。「そう。」Bye ?"
+    assert (
+        join_sentences(["はい。", "「そう。」", "Bye", "?"], ["", "", "", "", ""]) == "はい。「そう。」Bye ?"
+    )
     assert join_sentences([], [" \n"]) == " \n"

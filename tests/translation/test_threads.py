@@ -29,7 +29,9 @@ def calls_of(translator, pipe, ensembled):
     def generated(batch, **options):
         def call():
             outputs = model.generate(**batch, **options)
-            return outputs.tolist() if isinstance(outputs, torch.Tensor) else outputs.sequences_scores.tolist()
+            return (
+                outputs.tolist() if isinstance(outputs, torch.Tensor) else outputs.sequences_scores.tolist()
+            )
 
         return call
 
@@ -56,9 +58,12 @@ def calls_of(translator, pipe, ensembled):
             # Tokenizers keep in mind how they are to cut.
             translated(texts, tokenize={"truncation": True, "max_length": 4}),
             lambda texts=texts: [repr(found) for found in translator.score(texts, TEXTS[: len(texts)])],
-            lambda texts=texts: [repr(found) for found in translator.score(texts, texts, coverage_penalty=0.7)],
             lambda texts=texts: [
-                repr(found) for found in translator.translate(texts, generation_config=config, return_scores=True)
+                repr(found) for found in translator.score(texts, texts, coverage_penalty=0.7)
+            ],
+            lambda texts=texts: [
+                repr(found)
+                for found in translator.translate(texts, generation_config=config, return_scores=True)
             ],
             lambda texts=texts: repr(pipe(texts, return_scores=True, num_beams=2)),
             lambda texts=texts: repr(pipe(texts, truncation=True, num_beams=2, num_return_sequences=2)),

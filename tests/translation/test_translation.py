@@ -21,7 +21,15 @@ from vaswani_hf.model.text_rules_vaswani import is_loop
 from vaswani_hf.model.translator_vaswani import batches_by_length, tags_of
 from vaswani_hf.translation import Translator
 
-TRAINING_LIBRARIES = ("accelerate", "datasets", "evaluate", "matplotlib", "pyarrow", "sacrebleu", "tensorboard")
+TRAINING_LIBRARIES = (
+    "accelerate",
+    "datasets",
+    "evaluate",
+    "matplotlib",
+    "pyarrow",
+    "sacrebleu",
+    "tensorboard",
+)
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
 
 
@@ -72,7 +80,9 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
 
 def test_no_more_lines_are_read_than_the_window_holds(translator):
     read = []
-    translations = translator.translate((read.append(line) or line for line in LINES), window=2, max_new_tokens=2)
+    translations = translator.translate(
+        (read.append(line) or line for line in LINES), window=2, max_new_tokens=2
+    )
     next(translations)
     assert len(read) == 2
 
@@ -83,26 +93,38 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(trans
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
     assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
     assert [segment.text for segment in segments] == [
-        translator.source_tokenizer.decode(segment.token_ids, skip_special_tokens=True) for segment in segments
+        translator.source_tokenizer.decode(segment.token_ids, skip_special_tokens=True)
+        for segment in segments
     ]
     assert " ".join(segment.text.strip() for segment in segments) == line
     with caplog.at_level("WARNING"):
         translation = list(translator.translate([line, "one"], max_new_tokens=4))
     assert len(translation) == 2
-    assert translation[0] == " ".join(translator.translate([segment.text for segment in segments], max_new_tokens=4))
+    assert translation[0] == " ".join(
+        translator.translate([segment.text for segment in segments], max_new_tokens=4)
+    )
 
 
 def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
     texts = [*LINES, "one. Two three! four?", " ".join(["three", "four"] * 40), "two."]
     for split in (False, True):
-        options, requests = TranslationOptions(split_sentences=split, return_alignments=True), map(Request, texts)
+        options, requests = (
+            TranslationOptions(split_sentences=split, return_alignments=True),
+            map(Request, texts),
+        )
         together = translator.layouts(list(requests), count(1), options)
-        assert together == [translator.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)]
-        words = [word for segments, _ in together for segment in segments for word in segment.words if word >= 0]
+        assert together == [
+            translator.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)
+        ]
+        words = [
+            word for segments, _ in together for segment in segments for word in segment.words if word >= 0
+        ]
         assert len(set(words)) > 5
     calls, encode = [], type(translator.source_tokenizer).__call__
     monkeypatch.setattr(
-        type(translator.source_tokenizer), "__call__", lambda self, *a, **k: calls.append(a) or encode(self, *a, **k)
+        type(translator.source_tokenizer),
+        "__call__",
+        lambda self, *a, **k: calls.append(a) or encode(self, *a, **k),
     )
     list(translator.translate(texts, split_sentences=True, max_new_tokens=2))
     list(translator.score(texts, texts[:-2] + texts[:2]))
@@ -123,13 +145,17 @@ class LoopingBackend(PyTorchBackend):
     def search(self, segments, with_attention=False, **settings):
         self.calls.append(([segment.text for segment in segments], settings))
         size = settings.get("no_repeat_ngram_size", 99)
-        texts = [" ".join(["eins"] * min(size, 9)) if "one" in segment.text else "zwei" for segment in segments]
+        texts = [
+            " ".join(["eins"] * min(size, 9)) if "one" in segment.text else "zwei" for segment in segments
+        ]
         return [[Hypothesis(self.tokenizer(text)["input_ids"], 0)] for text in texts]
 
 
 @pytest.fixture
 def looper(translator):
-    looper = Translator(LoopingBackend(translator.model), translator.source_tokenizer, translator.target_tokenizer)
+    looper = Translator(
+        LoopingBackend(translator.model), translator.source_tokenizer, translator.target_tokenizer
+    )
     looper.backend.calls, looper.backend.tokenizer = [], translator.target_tokenizer
     return looper
 
@@ -181,7 +207,9 @@ def test_long_texts_are_translated_sentence_by_sentence(copier):
     assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
     assert [word.word for word in whole.words] == text.split()
     assert whole.alignment == " ".join(f"{i}-{i}" for i in range(8))
-    assert whole.token_log_probs == pytest.approx([x for part in parts for x in part.token_log_probs], abs=1e-4)
+    assert whole.token_log_probs == pytest.approx(
+        [x for part in parts for x in part.token_log_probs], abs=1e-4
+    )
     (other,) = whole.alternatives
     others = [part.alternatives[0].text for part in parts]
     assert other.text.split() == " ".join(others).split()
@@ -260,7 +288,9 @@ def test_a_seed_draws_the_same_wherever_the_windows_begin(translator):
     )
     assert len(set(translator.translate(["one"] * 6, **settings))) > 2
     requests = [Request(line) for line in lines]
-    assert list(translator.translate_requests(requests[2:], TranslationOptions.of(**settings), 3)) == drawn[2:]
+    assert (
+        list(translator.translate_requests(requests[2:], TranslationOptions.of(**settings), 3)) == drawn[2:]
+    )
 
 
 def test_endless_input_is_translated_as_it_comes(copier):
@@ -273,8 +303,14 @@ def test_endless_input_is_translated_as_it_comes(copier):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target_prefixes": ["a"]}, "`target_prefixes` must hold one entry per line, but ends before line 2."),
-        ({"must_contain": [[]] * 3}, "`must_contain` must hold one entry per line, but has more than the 2 lines."),
+        (
+            {"target_prefixes": ["a"]},
+            "`target_prefixes` must hold one entry per line, but ends before line 2.",
+        ),
+        (
+            {"must_contain": [[]] * 3},
+            "`must_contain` must hold one entry per line, but has more than the 2 lines.",
+        ),
         (
             {"must_contain": ["ab", None]},
             "`must_contain` must hold a list of phrases per line, but for line 1 it is of type str.",
@@ -290,14 +326,26 @@ def test_what_does_not_fit_the_lines_is_named(copier, options, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: t.translate("seven"), "`lines` must be a list or another iterable of texts, but is of type str."),
+        (
+            lambda t: t.translate("seven"),
+            "`lines` must be a list or another iterable of texts, but is of type str.",
+        ),
         (
             lambda t: t.translate(["seven"], target_prefixes="si"),
             "`target_prefixes` must be a list or another iterable of texts, but is of type str.",
         ),
-        (lambda t: t.score("a", ["a"]), "`sources` must be a list or another iterable of texts, but is of type str."),
-        (lambda t: t.score(["a"], "a"), "`targets` must be a list or another iterable of texts, but is of type str."),
-        (lambda t: list(t.translate(["a", 3])), "Line 2: A text to translate must be a str, but is of type int."),
+        (
+            lambda t: t.score("a", ["a"]),
+            "`sources` must be a list or another iterable of texts, but is of type str.",
+        ),
+        (
+            lambda t: t.score(["a"], "a"),
+            "`targets` must be a list or another iterable of texts, but is of type str.",
+        ),
+        (
+            lambda t: list(t.translate(["a", 3])),
+            "Line 2: A text to translate must be a str, but is of type int.",
+        ),
         (lambda t: list(t.score(["a"], [3])), "Line 1 of `targets` must be a str, but is of type int."),
         (
             lambda t: list(t.translate(["a", "b"], must_contain=[None, 3])),
@@ -340,17 +388,23 @@ def test_a_stream_is_translated_sentence_by_sentence(copier):
 
     alone = [next(copier.translate([text], split_sentences=True)) for text in Stream()]
     assert list(copier.translate(Stream(), split_sentences=True)) == alone
-    pipe = TranslationPipeline(copier.model, copier.source_tokenizer, target_tokenizer=copier.target_tokenizer)
+    pipe = TranslationPipeline(
+        copier.model, copier.source_tokenizer, target_tokenizer=copier.target_tokenizer
+    )
     for texts in (Stream(), iter(Stream())):
         found = list(pipe(texts, split_sentences=True))
         assert [record["translation_text"] for (record,) in found] == alone
 
 
 def test_coverage_in_float64_with_padding(copier):
-    double = Translator(copy.deepcopy(copier.model).double(), copier.source_tokenizer, copier.target_tokenizer)
+    double = Translator(
+        copy.deepcopy(copier.model).double(), copier.source_tokenizer, copier.target_tokenizer
+    )
     options = {"num_beams": 4, "coverage_penalty": 0.3, "return_scores": True, "num_return_sequences": 2}
     texts = ["ja?", "der Hund läuft über die Straße", "nein eins"]
-    for mine, other in zip(double.translate(texts, **options), copier.translate(texts, **options), strict=True):
+    for mine, other in zip(
+        double.translate(texts, **options), copier.translate(texts, **options), strict=True
+    ):
         assert mine.text == other.text and mine.score == pytest.approx(other.score, abs=1e-5)
 
 
@@ -377,7 +431,9 @@ def test_a_line_that_the_search_refuses_costs_no_other(translator):
     options = {"must_contain": phrases, "num_beams": 2, "max_new_tokens": 9}
     found = list(translator.translate(lines, on_error="skip", **options))
     assert "no more than 9; give a larger `max_new_tokens`" in found[2].error
-    assert [*found[:2], *found[3:]] == list(translator.translate(lines[:2] + lines[3:], num_beams=2, max_new_tokens=9))
+    assert [*found[:2], *found[3:]] == list(
+        translator.translate(lines[:2] + lines[3:], num_beams=2, max_new_tokens=9)
+    )
     given = []
     with pytest.raises(ValueError, match="has room for no more than 9") as raised:
         given.extend(translator.translate(lines, **options))

@@ -34,7 +34,9 @@ def test_unmet_phrases_are_told(copier, caplog):
     assert all(-20 < translation.score < 0 and translation.tokens for translation in found)
     (scored,) = copier.score([lines[1]], [found[1].text])
     assert scored.log_prob == pytest.approx(found[1].log_prob, abs=1e-4)
-    assert list(copier.translate(lines, must_contain=phrases, **ONCE)) == [translation.text for translation in found]
+    assert list(copier.translate(lines, must_contain=phrases, **ONCE)) == [
+        translation.text for translation in found
+    ]
 
 
 def test_sentences_of_a_text_have_their_own_phrases(copier):
@@ -113,7 +115,12 @@ def test_a_blank_text_keeps_its_prefix_and_lacks_its_phrases(copier, caplog):
     for settings in ({}, {"split_sentences": True}):
         found = list(
             copier.translate(
-                lines, target_prefixes=prefixes, must_contain=phrases, return_scores=True, num_beams=2, **settings
+                lines,
+                target_prefixes=prefixes,
+                must_contain=phrases,
+                return_scores=True,
+                num_beams=2,
+                **settings,
             )
         )
         texts = [translation.text for translation in found]
@@ -158,7 +165,9 @@ def test_what_is_no_list_of_texts_is_one_sentence(copier):
             TypeError, match="^Line 1: A phrase of `must_contain` must be a str, but is of type Tensor.$"
         ):
             list(copier.translate(["eins"], must_contain=phrases))
-    with pytest.raises(ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"):
+    with pytest.raises(
+        ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"
+    ):
         pipeline("eins", ensemble=copier.model)
     with pytest.raises(ValueError, match="^`ensemble` must be a list of checkpoints, but is the str 'a'.$"):
         Translator.from_pretrained("a", ensemble="a")
@@ -170,18 +179,25 @@ def marian(copier):
     ids = {name: getattr(config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
     shape = {"vocab_size": config.vocab_size, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
     torch.manual_seed(0)
-    return MarianMTModel(MarianConfig(**shape, **ids, encoder_attention_heads=2, decoder_attention_heads=2)).eval()
+    return MarianMTModel(
+        MarianConfig(**shape, **ids, encoder_attention_heads=2, decoder_attention_heads=2)
+    ).eval()
 
 
 def test_a_model_of_another_class_translates_with_ours(copier, marian):
     pipeline = TranslationPipeline(copier.model, copier.source_tokenizer, device="cpu")
     texts = ["eins nein", "", "der Hund läuft"]
-    records = pipeline(texts, ensemble=[marian], target_prefix=["ja?", None, None], return_scores=True, num_beams=2)
+    records = pipeline(
+        texts, ensemble=[marian], target_prefix=["ja?", None, None], return_scores=True, num_beams=2
+    )
     assert [record["translation_text"] for record in records][1:] == texts[1:]
     both = Translator(copier.model, copier.source_tokenizer, copier.target_tokenizer, ensemble=[marian])
     for line, prefix, record in zip(texts, ["ja?", None, None], records, strict=True):
         (alone,) = both.translate([line], target_prefixes=[prefix], return_scores=True, num_beams=2)
-        assert (alone.text, alone.score) == (record["translation_text"], pytest.approx(record["score"], abs=1e-5))
+        assert (alone.text, alone.score) == (
+            record["translation_text"],
+            pytest.approx(record["score"], abs=1e-5),
+        )
     with pytest.raises(
         ValueError, match="^`ensemble` needs a Vaswani model as the first one, but that is a MarianMTModel"
     ):
@@ -194,13 +210,40 @@ def test_a_model_of_another_class_translates_with_ours(copier, marian):
 
 
 def test_the_command_line_reports_and_keeps_lines(vaswani, copier_checkpoint, tmp_path):
-    rows = [{"text": "nein"}, {"text": "der Hund nein", "must_contain": CIRCLE}, {"text": "", "target_prefix": "ja?"}]
+    rows = [
+        {"text": "nein"},
+        {"text": "der Hund nein", "must_contain": CIRCLE},
+        {"text": "", "target_prefix": "ja?"},
+    ]
     path = tmp_path / "in"
     path.write_text("\n\n".join(map(json.dumps, rows)) + "\n   \n", encoding="utf-8")
-    argv = ("translate", copier_checkpoint, "--input_format", "json", "--input", path, "--no_repeat_ngram_size", 1)
+    argv = (
+        "translate",
+        copier_checkpoint,
+        "--input_format",
+        "json",
+        "--input",
+        path,
+        "--no_repeat_ngram_size",
+        1,
+    )
     code, out, _ = vaswani(*argv, "--device", "cpu", "--num_beams", 3, "--json")
     records = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and [record["text"] for record in records] == ["nein", "", "der Hund läuft", "", "ja?", ""]
-    assert [record.get("unmet_phrases") for record in records] == [None, None, ["läuft der"], None, None, None]
+    assert code == 0 and [record["text"] for record in records] == [
+        "nein",
+        "",
+        "der Hund läuft",
+        "",
+        "ja?",
+        "",
+    ]
+    assert [record.get("unmet_phrases") for record in records] == [
+        None,
+        None,
+        ["läuft der"],
+        None,
+        None,
+        None,
+    ]
     code, out, _ = vaswani(*argv, "--device", "cpu", "--num_beams", 3)
     assert (code, out) == (0, "nein\n\nder Hund läuft\n\nja?\n\n")

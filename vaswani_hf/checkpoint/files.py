@@ -144,7 +144,9 @@ def new_folder(output: Path) -> Iterator[Path]:
     _delete_leftovers(output.parent)
     with locked_output(output, f"`output` '{named}'"):
         if os.path.lexists(output) and (output.is_symlink() or not output.is_dir() or not _is_empty(output)):
-            raise ValueError(f"`output` must be a new or empty folder, but '{named}' exists; give another name.")
+            raise ValueError(
+                f"`output` must be a new or empty folder, but '{named}' exists; give another name."
+            )
         # A unique name, because not every file system has locks.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:

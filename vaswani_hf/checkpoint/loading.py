@@ -43,7 +43,9 @@ def checkpoint_folder(
         return Path(name)
     path = str(name).rpartition("@")[0]
     if path and os.path.isdir(path):
-        raise ValueError(f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out.")
+        raise ValueError(
+            f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out."
+        )
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
         raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
@@ -58,7 +60,9 @@ def checkpoint_folder(
             raise
         # The user may have meant a folder.
         named = "" if option == "model" else f", which `{option}` names,"
-        raise HubError(f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}") from error
+        raise HubError(
+            f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}"
+        ) from error
     verify_download(folder, repo_id, files)
     return folder
 

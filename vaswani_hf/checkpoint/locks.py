@@ -58,7 +58,9 @@ def locked_run(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
     new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
-    sentence = f"`output_dir` '{folder}' is in use by {{}}; wait until it ends, or choose another `--output_dir`."
+    sentence = (
+        f"`output_dir` '{folder}' is in use by {{}}; wait until it ends, or choose another `--output_dir`."
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(_delete_empty, new_folders)
         _enter_in_folder(stack, folder, sentence)

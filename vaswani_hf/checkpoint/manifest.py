@@ -13,7 +13,9 @@ from typing import Any
 from .files import MANIFEST_FILE, write_whole
 
 
-def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None) -> None:
+def write_manifest(
+    folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
+) -> None:
     """Write the manifest of a folder."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -76,7 +78,9 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
         chosen = expected if names is None else names
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
-        return {MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing: the folder was not completed"}
+        return {
+            MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing: the folder was not completed"
+        }
     except (OSError, ValueError, TypeError, KeyError):
         return {MANIFEST_FILE: f"{MANIFEST_FILE} is damaged"}
     faults = {}

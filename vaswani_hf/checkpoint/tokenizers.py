@@ -19,7 +19,9 @@ TREE_MARK = "makes_trees"
 
 
 def save_tokenizers(
-    source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast, folder: str | os.PathLike
+    source_tokenizer: PreTrainedTokenizerFast,
+    target_tokenizer: PreTrainedTokenizerFast,
+    folder: str | os.PathLike,
 ) -> None:
     """Writes both tokenizers where `load_tokenizers` finds them."""
     # tokenizer_config.json says whether there are two. The presence of the subfolder does not: a request to the Hub that
@@ -108,7 +110,9 @@ def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
     if not path.exists():
         raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")
     if path.is_dir():
-        raise ValueError(f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again.")
+        raise ValueError(
+            f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again."
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

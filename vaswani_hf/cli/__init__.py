@@ -38,15 +38,23 @@ COMMANDS = {
     ),
     "distill": Command("pairs of a teacher, for a student to train on", distill.DistillOptions, distill.run),
     "evaluate": Command(
-        "score a model, or translations, on a test set; compare several", evaluate.EvaluateOptions, evaluate.run
+        "score a model, or translations, on a test set; compare several",
+        evaluate.EvaluateOptions,
+        evaluate.run,
     ),
-    "translate": Command("translate standard input, a file or --text", translate.TranslateOptions, translate.run),
+    "translate": Command(
+        "translate standard input, a file or --text", translate.TranslateOptions, translate.run
+    ),
     "parse": Command(
         "give sentences their constituency trees, one line of brackets each", parse.ParseOptions, parse.run
     ),
     "score": Command("log-probabilities of given translations", score.ScoreOptions, score.run),
-    "export": Command("write a checkpoint for other libraries, and compare the two", export.ExportOptions, export.run),
-    "average": Command("write the mean of the weights of several checkpoints", average.AverageOptions, average.run),
+    "export": Command(
+        "write a checkpoint for other libraries, and compare the two", export.ExportOptions, export.run
+    ),
+    "average": Command(
+        "write the mean of the weights of several checkpoints", average.AverageOptions, average.run
+    ),
     "push": Command("publish a checkpoint on the Hub, and check what arrived", push.PushOptions, push.run),
 }
 

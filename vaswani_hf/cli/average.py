@@ -34,9 +34,13 @@ class AverageOptions(Options):
             raise ValueError(f"`--metric {self.metric}` is for `--best`, which is not given; leave it out.")
         if self.last or self.best:
             if len(chosen) != 1:
-                raise ValueError(f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given.")
+                raise ValueError(
+                    f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given."
+                )
         elif len(chosen) < 2:
-            raise ValueError("`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.")
+            raise ValueError(
+                "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."
+            )
         elif len({os.path.abspath(name) for name in chosen}) < len(chosen):
             raise ValueError(f"`checkpoints` names one twice, in {', '.join(chosen)}; name each once.")
         return self

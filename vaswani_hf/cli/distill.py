@@ -49,7 +49,9 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     def _check_teachers(self) -> Self:
         places = {os.path.realpath(name) if Path(name).is_dir() else name for name in self.teacher}
         if len(places) < len(self.teacher):
-            raise ValueError(f"`--teacher` names one model twice, in {', '.join(self.teacher)}; name each once.")
+            raise ValueError(
+                f"`--teacher` names one model twice, in {', '.join(self.teacher)}; name each once."
+            )
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise ValueError(
                 "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
@@ -163,7 +165,10 @@ def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) ->
         folder = checkpoint_folder(teacher, option="--teacher")
     record = readable_record(recipe_file(folder))
     if record is None:
-        print(f"'{teacher}' has no record of its languages, which are not compared with the recipe's", file=sys.stderr)
+        print(
+            f"'{teacher}' has no record of its languages, which are not compared with the recipe's",
+            file=sys.stderr,
+        )
         return ""
     recorded = (record.data.source_language, record.data.target_language)
     if recorded == languages:
@@ -171,7 +176,11 @@ def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) ->
     is_reverse = recorded == languages[::-1]
     if is_reverse and record.data.both_directions:
         return f"{direction_tag(recorded[0])} "
-    remedy = "turn the languages and the files of the recipe round" if is_reverse else "take a recipe of its languages"
+    remedy = (
+        "turn the languages and the files of the recipe round"
+        if is_reverse
+        else "take a recipe of its languages"
+    )
     raise ValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{languages[0]!r} to {languages[1]!r}; take another teacher, or {remedy}."
@@ -187,7 +196,11 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
     pair = start = size = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if number == 1 and not line.startswith(_BEGINNING) and not (size == 0 and _BEGINNING.startswith(line)):
+            if (
+                number == 1
+                and not line.startswith(_BEGINNING)
+                and not (size == 0 and _BEGINNING.startswith(line))
+            ):
                 raise ValueError(
                     f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no record of "
                     "that; give another name, or delete the file."
@@ -213,9 +226,13 @@ def _seen_in_training(data: Any) -> Any:
     return data.replace(train_weights=[], **kept)
 
 
-def _record(options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None) -> dict[str, Any]:
+def _record(
+    options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
+) -> dict[str, Any]:
     """The teachers and their search. No folder of this machine is in the record."""
-    teachers = [os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name for name in options.teacher]
+    teachers = [
+        os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name for name in options.teacher
+    ]
     record = {"teachers": teachers, **chosen.generate}
     return record if dataset_revision is None else record | {"dataset_revision": dataset_revision}
 

@@ -94,7 +94,9 @@ class TreeEvaluation(_TreeSearchFields, ComputingOptions, _SystemOptions):
                 f"`--output` is for the trees of a model, but {self.model} is a file of trees; leave it out."
             )
         if self.is_finished and (given := self.given_of_models()):
-            raise ValueError(f"`--{given[0]}` is for a parser, but {self.model} is a file of trees; leave it out.")
+            raise ValueError(
+                f"`--{given[0]}` is for a parser, but {self.model} is a file of trees; leave it out."
+            )
         check_output(self.output, {"--trees": self.trees} if Path(self.trees).is_file() else {})
         return self
 
@@ -138,7 +140,9 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
     @model_validator(mode="after")
     def _check_systems(self) -> Self:
         if self.revision is not None and self.model is None:
-            raise ValueError("`--revision` is of the model before `--compare`; write others as user/name@revision.")
+            raise ValueError(
+                "`--revision` is of the model before `--compare`; write others as user/name@revision."
+            )
         if self.revision is not None and Path(str(self.model)).is_file():
             raise ValueError(f"`--revision` is of a repository, but '{self.model}' is a file; leave it out.")
         for option in ("source", "reference"):
@@ -192,7 +196,9 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
                     f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave some out."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
-        inputs |= {f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)}
+        inputs |= {
+            f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
+        }
         # Standard output may be a file too.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
@@ -313,7 +319,9 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
     if options.compare:
         check_comparable(len(sources))
     systems = options.systems
-    translations = {name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)}
+    translations = {
+        name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)
+    }
     missing = [name for name in systems if name not in translations]
     for name in missing if options.compare else []:
         _check_checkpoint(name)
@@ -322,7 +330,11 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
         output = files.enter_context(output_file(options.output, _REMEDY)) if options.output else None
-        picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture")) if options.picture else None
+        picture = (
+            files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
+            if options.picture
+            else None
+        )
         if missing and not options.compare:
             settings = options.precision | options.scoring | options.translation_settings()
             scores = evaluate(systems[0], sources, references, device=options.device, **settings)
@@ -330,7 +342,9 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
         for name in missing if options.compare else []:
             # One model at a time is in memory.
             translator = Translator.from_pretrained(name, options.device, **options.precision)
-            translations[name] = translate_test_set(translator, sources, name, **options.translation_settings())
+            translations[name] = translate_test_set(
+                translator, sources, name, **options.translation_settings()
+            )
         translations = {name: translations[name] for name in systems}
         # COMET may fail, which costs no other score.
         comet, failure = _comet(options, translations, sources, references)
@@ -378,7 +392,9 @@ def _read_translations(path: str, source: str, num_sentences: int) -> list[str]:
 
 def _check_lines(path: str, number: int, other: str, other_number: int) -> None:
     if number != other_number:
-        raise ValueError(f"{path} and {other} must have equally many lines, but have {number:,} and {other_number:,}.")
+        raise ValueError(
+            f"{path} and {other} must have equally many lines, but have {number:,} and {other_number:,}."
+        )
 
 
 def _check_checkpoint(name: str) -> None:

@@ -38,7 +38,11 @@ class CountedRequests:
 
 
 def translations_from(
-    load: Callable[..., Any], work: WorkerOptions, requests: Iterable[Any], options: TranslationOptions, done: int
+    load: Callable[..., Any],
+    work: WorkerOptions,
+    requests: Iterable[Any],
+    options: TranslationOptions,
+    done: int,
 ) -> Generator[Any, None, None]:
     """The translations of all requests but the first `done`. Close the generator to end its processes."""
     window = options.window
@@ -57,7 +61,9 @@ def translations_from(
     if work.workers == 1:
         translations = translator.translate_requests(remaining, options, begin + 1)
     else:
-        translations = translate_in_processes(load, remaining, options, num_workers=work.workers, first_line=begin + 1)
+        translations = translate_in_processes(
+            load, remaining, options, num_workers=work.workers, first_line=begin + 1
+        )
     with closing(translations):
         yield from islice(translations, done - begin, None)
 
@@ -79,7 +85,9 @@ def naming_bad_lines(
         yield translation
     if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
         blank = "" if num_skipped == number else ", and the others are blank"
-        raise ValueError(f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}")
+        raise ValueError(
+            f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}"
+        )
     if num_skipped:
         print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
 

@@ -73,7 +73,9 @@ class _TranslationBase(Options):
         settings = self.translation_settings()
         beams, wanted = settings.get("num_beams"), settings.get("num_return_sequences")
         if beams and wanted and wanted > beams and not settings.get("do_sample"):
-            raise ValueError(f"`--num_return_sequences` must be at most `--num_beams`, {beams}, but is {wanted}.")
+            raise ValueError(
+                f"`--num_return_sequences` must be at most `--num_beams`, {beams}, but is {wanted}."
+            )
         return self
 
     def translation_settings(self) -> dict[str, Any]:
@@ -141,7 +143,9 @@ class WorkerOptions(ComputingOptions):
     @model_validator(mode="after")
     def _check_workers(self) -> Self:
         if self.workers > 1 and self.device not in (None, "cpu"):
-            raise ValueError("`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu.")
+            raise ValueError(
+                "`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu."
+            )
         return self
 
     def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:

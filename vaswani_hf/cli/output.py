@@ -52,12 +52,18 @@ def standard_input() -> BinaryIO:
 def standard_output() -> LineOutput:
     """Standard output; a ValueError if it is closed."""
     if sys.stdout is None:
-        raise ValueError("Standard output is closed, so that results would be lost; open it, or send it to a file.")
+        raise ValueError(
+            "Standard output is closed, so that results would be lost; open it, or send it to a file."
+        )
     return LineOutput(sys.stdout.buffer, "Standard output", "free space, or send it elsewhere")
 
 
 def check_output(
-    path: str | None, inputs: Mapping[str, str | None], *, resume: bool | None = None, option: str = "--output"
+    path: str | None,
+    inputs: Mapping[str, str | None],
+    *,
+    resume: bool | None = None,
+    option: str = "--output",
 ) -> None:
     """Refuse an output that would overwrite something or that cannot be written.
 
@@ -70,7 +76,9 @@ def check_output(
             names = "standard input" if source is None else f"`{name}`"
             both = source if path is None else path
             what = "Standard output" if path is None else f"`{option}`"
-            raise ValueError(f"{what} must be another file than {names}, but both are {both or 'the same file'}.")
+            raise ValueError(
+                f"{what} must be another file than {names}, but both are {both or 'the same file'}."
+            )
     if path is None:
         return
     if Path(path).is_dir():
@@ -116,7 +124,9 @@ def output_file(
         except InUseError:
             raise
         except OSError as error:
-            raise OutputError(f"`{option}` {path} cannot be written ({error.strerror}); give another name.") from None
+            raise OutputError(
+                f"`{option}` {path} cannot be written ({error.strerror}); give another name."
+            ) from None
         with open(descriptor, "ab", buffering=0) as file:
             try:
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]

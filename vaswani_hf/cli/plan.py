@@ -23,7 +23,9 @@ class PlanOptions(RecipeOptions):
     @model_validator(mode="after")
     def _check_rate(self) -> Self:
         if self.hardware is not None and self.tokens_per_second is not None:
-            raise ValueError("`--hardware` and `--tokens_per_second` each give a rate; leave one of them out.")
+            raise ValueError(
+                "`--hardware` and `--tokens_per_second` each give a rate; leave one of them out."
+            )
         return self
 
 

@@ -57,7 +57,9 @@ class TextOptions(WorkerOptions, EnsembleOptions):
         refuse_half_characters(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
-        check_output(self.output, {} if self.text is not None else {"--input": self.input}, resume=self.resume)
+        check_output(
+            self.output, {} if self.text is not None else {"--input": self.input}, resume=self.resume
+        )
         return self
 
     @property
@@ -82,7 +84,9 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
         if self.text is not None and self.input_format == "json":
-            raise ValueError("`--input_format json` must come with a file or standard input, not with `--text`.")
+            raise ValueError(
+                "`--input_format json` must come with a file or standard input, not with `--text`."
+            )
         return self
 
     @model_validator(mode="after")
@@ -154,7 +158,9 @@ def translate_texts(
             total = None if options.input is None else count_lines(options.input, skips)
             lines = with_progress(lines, work, total, done, to_file=options.output is not None)
         for translation in lines:
-            file.write(translation_as_json(translation) if options.writes_json else _as_line(translation, options))
+            file.write(
+                translation_as_json(translation) if options.writes_json else _as_line(translation, options)
+            )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
         # Delete an incomplete line at the end of a file that needs no more lines.
@@ -184,12 +190,16 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     row = parse_json(text, dict, place)
     for key in row:
         if key not in _REQUEST_KEYS:
-            raise ValueError(f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}.")
+            raise ValueError(
+                f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}."
+            )
     phrases = row.get("must_contain") or []
     prefix = row.get("target_prefix") or ""
     if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
         raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
-    if not isinstance(phrases, list) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+    if not isinstance(phrases, list) or not all(
+        isinstance(phrase, str) and phrase.strip() for phrase in phrases
+    ):
         raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
     for part in (row["text"], prefix, *phrases):
         refuse_half_characters(part, place)
@@ -260,7 +270,9 @@ def _show(text: str) -> None:
     standard_output().write(text.encode("utf-8", errors="replace"))
 
 
-def _stream(translator: Any, options: TranslateOptions, chosen: TranslationOptions, read: ReadRequest) -> None:
+def _stream(
+    translator: Any, options: TranslateOptions, chosen: TranslationOptions, read: ReadRequest
+) -> None:
     """Show greedy translations while the search goes on."""
     show = functools.partial(_stream_one, translator, chosen)
     requests = CountedRequests(_requests(options, read))
@@ -274,7 +286,9 @@ def _stream(translator: Any, options: TranslateOptions, chosen: TranslationOptio
         _show("\n")
 
 
-def _stream_one(translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int) -> str:
+def _stream_one(
+    translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
+) -> str:
     """Show the translation of a request, which is searched like a window of one line."""
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)

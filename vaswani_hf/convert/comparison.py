@@ -38,7 +38,9 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
 
 
-def _rows(vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _rows(
+    vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     """Token ids that are no padding, right-padded, and their mask."""
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
@@ -51,7 +53,9 @@ def _rows(vocab_size: int, lengths: list[int], config: Any, generator: torch.Gen
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
     """The line that says how far the written model is from the checkpoint."""
     if math.isnan(difference):
-        raise ValueError(f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written.")
+        raise ValueError(
+            f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written."
+        )
     if tolerance is not None and difference > tolerance:
         raise ValueError(
             f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "

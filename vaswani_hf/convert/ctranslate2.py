@@ -72,7 +72,9 @@ class VaswaniLoader(BartLoader):
         encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
         # The attention that CTranslate2 reports is the mean over all (0) heads of the last (-1) layer.
         heads = {"alignment_layer": -1, "alignment_heads": 0}
-        decoder = TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **common, **heads)
+        decoder = TransformerDecoderSpec(
+            config.decoder_layers, config.decoder_attention_heads, **common, **heads
+        )
         self.set_encoder(encoder, model.model.encoder)
         self.set_decoder(decoder, model.model.decoder)
         self.set_linear(decoder.projection, model.lm_head)
@@ -167,7 +169,11 @@ def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokeniz
 def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int) -> None:
     for layers, stack in ((spec.encoder, model.model.encoder), (spec.decoder, model.model.decoder)):
         is_learned = model.config.position_embedding == "learned"
-        table = stack.embed_positions.weight if is_learned else sinusoids(torch.arange(rows), model.config.d_model)
+        table = (
+            stack.embed_positions.weight
+            if is_learned
+            else sinusoids(torch.arange(rows), model.config.d_model)
+        )
         layers.position_encodings.encodings = table
     # CTranslate2 knows its table; the attribute tells our backend how long an input may be.
     spec.config.add_attribute("max_position_embeddings", rows)

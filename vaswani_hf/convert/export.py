@@ -21,7 +21,10 @@ FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, CTRANSLATE
 
 
 def export(
-    model_name_or_path: str | os.PathLike, output: str | os.PathLike, format: str, quantization: str | None = None
+    model_name_or_path: str | os.PathLike,
+    output: str | os.PathLike,
+    format: str,
+    quantization: str | None = None,
 ) -> str:
     """Write a checkpoint in another format, and compare what was written with the checkpoint.
 
@@ -67,7 +70,9 @@ def _entry(name: str, quantization: str | None) -> Format:
             "out for the checkpoint's dtype."
         )
     if any(find_spec(library) is None for library in entry.libraries):
-        raise ValueError(f"The format {name!r} needs more libraries; `pip install vaswani_hf[{name}]` brings them.")
+        raise ValueError(
+            f"The format {name!r} needs more libraries; `pip install vaswani_hf[{name}]` brings them."
+        )
     return entry
 
 

@@ -70,7 +70,9 @@ class Export(Protocol):
     format needs none.
     """
 
-    def __call__(self, model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str: ...
+    def __call__(
+        self, model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None
+    ) -> str: ...
 
 
 class Load(Protocol):

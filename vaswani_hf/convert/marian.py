@@ -102,7 +102,8 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
         # MarianMT does not tie the embeddings either where the output projection has a matrix of its own.
-        share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
+        share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings
+        and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
         # By default MarianMT ends every output that reaches the limit with the token 0.

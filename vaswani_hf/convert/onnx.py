@@ -57,7 +57,9 @@ def export_onnx(
     batch = sample_batch(model.config)
     with torch.no_grad():
         difference = run_onnx(folder, batch) - model(**batch).logits
-    return report("logits of ONNX Runtime", difference[batch["decoder_attention_mask"].bool()].abs().max().item())
+    return report(
+        "logits of ONNX Runtime", difference[batch["decoder_attention_mask"].bool()].abs().max().item()
+    )
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -94,7 +96,9 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     logits = [outputs["logits"]]
     for i in range(_PREFILLED, target.shape[1]):
         past = {
-            f"input.{name.removeprefix('output.')}": value for name, value in outputs.items() if "past_key" in name
+            f"input.{name.removeprefix('output.')}": value
+            for name, value in outputs.items()
+            if "past_key" in name
         }
         outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
         logits.append(outputs["logits"])
@@ -103,7 +107,10 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
     """The module of each graph, and inputs to trace it with."""
-    batch = {name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH] for name, tensor in sample_batch(model.config).items()}
+    batch = {
+        name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
+        for name, tensor in sample_batch(model.config).items()
+    }
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         states = model.get_encoder()(**source).last_hidden_state
@@ -115,7 +122,11 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
         # Of all tokens, also where a window needs the last ones only: a graph has one kind of cache.
         past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
-    further = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:], "past_key_values": past}
+    further = {
+        **inputs,
+        "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:],
+        "past_key_values": past,
+    }
     return {"encoder": (model.get_encoder(), source), "prefill": (model, prefix), "decode": (model, further)}
 
 

@@ -34,7 +34,9 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
         return model
     config = copy.deepcopy(config)
     config.attention_score, config.cross_attention_score = "scaled_dot", None
-    state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(".score_weight")}
+    state = {
+        name: tensor for name, tensor in model.state_dict().items() if not name.endswith(".score_weight")
+    }
     for name, attention in model.named_modules():
         if isinstance(attention, VaswaniAttention):
             state |= {f"{name}.q_proj.{of}": value for of, value in _queries(attention).items()}

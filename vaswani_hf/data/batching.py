@@ -47,7 +47,9 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     return np.lexsort((serpentine, target_keys))
 
 
-def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int) -> _Packing:
+def _pack(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
+) -> _Packing:
     """Cuts the pairs, sorted by length, into the fewest batches of this order, about equally full."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
@@ -68,7 +70,9 @@ def _pack(source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens:
     return _Packing(order, bucket_bounds, _evenly_full_bounds(buckets, source_tokens, target_tokens))
 
 
-def _evenly_full_bounds(buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int) -> np.ndarray:
+def _evenly_full_bounds(
+    buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
+) -> np.ndarray:
     """The bounds of the fewest batches within both budgets, cut by the smallest shares that suffice.
 
     Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the
@@ -80,7 +84,9 @@ def _evenly_full_bounds(buckets: list[tuple[int, int, int]], source_tokens: int,
 
     def budgets(share: int) -> tuple[int, int]:
         # A budget holds the longest sentence.
-        return max(longest_source, source_tokens * share // whole), max(longest_target, target_tokens * share // whole)
+        return max(longest_source, source_tokens * share // whole), max(
+            longest_target, target_tokens * share // whole
+        )
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because
@@ -182,7 +188,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
             yield order[batch_bounds[batch] : batch_bounds[batch + 1]].tolist()
 
 
-def _permuted_within(order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _permuted_within(
+    order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
     """A copy of [N] `order` in which every length bucket is permuted by itself."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
@@ -250,7 +258,9 @@ class PairCollator:
         return source_ids, target_ids
 
 
-def cut_into_parts(batch: dict[str, Tensor], positions: int, *, are_texts: bool = False) -> list[dict[str, Tensor]]:
+def cut_into_parts(
+    batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
+) -> list[dict[str, Tensor]]:
     """A batch as parts of about equally many neighbouring pairs, each as long as its own longest sentences.
 
     A part has at most `positions` positions on either side, unless a pair alone has more. With `are_texts`

@@ -34,7 +34,9 @@ class BpeDropout:
         is_bpe = isinstance(backend.model, models.BPE)
         is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
         if not (is_bpe and is_byte_level and backend.normalizer is not None):
-            raise ValueError("`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind.")
+            raise ValueError(
+                "`tokenizer` must be byte-level BPE as `train_tokenizer` makes it, but is another kind."
+            )
         merges = json.loads(backend.to_str())["model"]["merges"]
         self.rate = rate
         self._normalizer = backend.normalizer

@@ -71,13 +71,18 @@ class _Column:
         """The cells of [B] rows."""
         numbers, places = (array.tolist() for array in self._places(rows))
         if not self._is_list:
-            return [self._chunks[number][place].as_py() for number, place in zip(numbers, places, strict=True)]
+            return [
+                self._chunks[number][place].as_py() for number, place in zip(numbers, places, strict=True)
+            ]
         for number in set(numbers) - self._views.keys():
             chunk = self._chunks[number]
             # A memoryview gives one offset faster than an array.
             self._views[number] = (chunk.values.to_numpy(), memoryview(chunk.offsets.to_numpy()))
         views = [self._views[number] for number in numbers]
-        return [ids[offsets[place] : offsets[place + 1]] for (ids, offsets), place in zip(views, places, strict=True)]
+        return [
+            ids[offsets[place] : offsets[place + 1]]
+            for (ids, offsets), place in zip(views, places, strict=True)
+        ]
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
         """The lists of token ids of [N] rows, in their order, as Arrow arrays of many."""

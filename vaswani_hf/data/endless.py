@@ -238,7 +238,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
                     if number > done:
                         yield batch
             if not has_pairs:
-                raise ValueError("The stream of training pairs must hold a pair that survives cleaning, but has none.")
+                raise ValueError(
+                    "The stream of training pairs must hold a pair that survives cleaning, but has none."
+                )
             epoch += 1
             first_window = 0
             start = None

@@ -55,7 +55,9 @@ def decoded(line: bytes, number: int, place: str) -> str:
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
     """Refuse lines without any text. The error says what the lines are (`name`), and their `place`."""
     if not any(line.strip() for line in lines):
-        raise ValueError(f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}.")
+        raise ValueError(
+            f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
+        )
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
@@ -77,7 +79,9 @@ def parse_json(text: str, kind: type, place: str) -> Any:
     except ValueError:
         # Converting so many digits would take Python long.
         digits = sys.get_int_max_str_digits()
-        raise ValueError(f"{place} must have no number of more than {digits:,} digits, but has one.") from None
+        raise ValueError(
+            f"{place} must have no number of more than {digits:,} digits, but has one."
+        ) from None
     if not isinstance(value, kind):
         raise ValueError(f"{place} must be a JSON {name}, but begins with {text[:40]!r}.")
     return value
@@ -86,4 +90,6 @@ def parse_json(text: str, kind: type, place: str) -> Any:
 def refuse_half_characters(text: str, place: str) -> None:
     """Refuse half a surrogate pair, which UTF-8 cannot write; an error names the `place` of the text."""
     if half := _HALF_CHARACTER.search(text):
-        raise ValueError(f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write.")
+        raise ValueError(
+            f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."
+        )

@@ -118,7 +118,9 @@ def prepare_pairs(
         return prepare.stream(pairs, report), report
     corpus = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
     # `datasets` keeps what is made of a dataset in its folder.
-    folder = Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
+    folder = (
+        Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
+    )
     with naming_the_folder(folder, CACHE_REMEDY):
         marked = pairs.map(
             prepare,
@@ -274,7 +276,9 @@ class TextEncoder:
         for row, ids in zip(others, whole_texts, strict=True):
             encoded[row] = ids
         offsets = np.cumsum([0, *map(len, encoded)]) // np.dtype(np.int32).itemsize
-        return pyarrow.ListArray.from_arrays(offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32))
+        return pyarrow.ListArray.from_arrays(
+            offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32)
+        )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
         # Threads that stream share the encoder: a thread replaces a full dictionary, and never takes a word
@@ -310,7 +314,9 @@ def _separates_words(token: dict[str, Any]) -> bool:
     The texts before and after such a token are encoded by themselves, a space before each, and words
     likewise.
     """
-    takes_spaces = token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
+    takes_spaces = (
+        token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
+    )
     return takes_spaces and token["content"].split() == [token["content"]]
 
 

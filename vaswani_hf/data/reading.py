@@ -306,7 +306,9 @@ def _pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, s
     for side, language in zip(TEXT_FEATURES, languages, strict=True):
         if language not in texts:
             there = ", ".join(map(str, texts))
-            raise ValueError(f"`{side}_language` must be one of the languages or columns {there}, but is {language}.")
+            raise ValueError(
+                f"`{side}_language` must be one of the languages or columns {there}, but is {language}."
+            )
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")

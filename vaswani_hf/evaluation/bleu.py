@@ -27,7 +27,9 @@ SPLIT_COMPOUNDS_NOTE = (
 
 def split_compounds(text: str) -> str:
     """A tokenized text with hyphens within words set apart: "rich-text" becomes "rich ##AT##-##AT## text"."""
-    return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
+    return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(
+        errors="surrogatepass"
+    )
 
 
 class CompoundSplitBLEU(BLEU):
@@ -144,7 +146,9 @@ class TranslationMetric(evaluate.Metric):
     def compute(self, **inputs: Any) -> dict[str, float | str]:
         """The scores of the translations given here, if any, and of all added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
-            raise ValueError("`predictions` must be given to `compute`, or added before it, but there are none.")
+            raise ValueError(
+                "`predictions` must be given to `compute`, or added before it, but there are none."
+            )
         return super().compute(**inputs)
 
     def _info(self) -> evaluate.MetricInfo:
@@ -177,7 +181,9 @@ class TranslationMetric(evaluate.Metric):
         )
 
 
-def _reference_lists(predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str]]:
+def _reference_lists(
+    predictions: Sequence[str], references: Sequence[str | Sequence[str]]
+) -> list[list[str]]:
     if len(predictions) == 0:
         raise ValueError("`predictions` must hold at least one translation, but is empty.")
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]

@@ -82,10 +82,14 @@ def _run(command: list[str], model: str, folder: Path) -> None:
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
         errors = None if shows else log
-        finished = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors, env=environment)
+        finished = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=errors, env=environment
+        )
     if finished.returncode:
         lines = (folder / "log").read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()] or ["it says why above" if shows else "no word"]
+        said = [line.strip() for line in lines if line.strip()] or [
+            "it says why above" if shows else "no word"
+        ]
         raise CometError(
             f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {said[-1][:300]}); check that"
             " the model exists, can be downloaded or is a .ckpt file, or leave out `--comet`."

@@ -119,7 +119,9 @@ def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, list[Result]]:
     """The signature and the result of each system: "bs" by the bootstrap, "ar" by the randomization."""
-    test = PairedTest(list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples)
+    test = PairedTest(
+        list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
+    )
     signatures, columns = test()
     ((name, signature),) = signatures.items()
     return signature, columns[name]  # type: ignore[return-value]
@@ -160,7 +162,9 @@ def _add_p_values(
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
 
 
-def _add_comet(rows: list[dict[str, Any]], comet: Mapping[str, Sequence[float]], indices: Sequence[int]) -> None:
+def _add_comet(
+    rows: list[dict[str, Any]], comet: Mapping[str, Sequence[float]], indices: Sequence[int]
+) -> None:
     for row in rows:
         row["comet"] = {"score": statistics.fmean(comet[row["system"]][index] for index in indices)}
 
@@ -186,7 +190,9 @@ def comparison_as_text(results: Mapping[str, Any]) -> str:
     keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
     blocks = []
     for key in keys:
-        columns = f"{'score':>7}" + ("" if key == "comet" else "    95 % interval  p bootstrap  p randomization")
+        columns = f"{'score':>7}" + (
+            "" if key == "comet" else "    95 % interval  p bootstrap  p randomization"
+        )
         lines = [f"{METRIC_NAMES[key]:{width}}  {columns}"]
         for row in results["systems"]:
             name = row["system"] + (" (baseline)" if row is results["systems"][0] else "")
@@ -242,7 +248,9 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
         # A dollar sign would begin a formula, and a first underscore hide the name.
         label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
-        axes.bar(places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number])
+        axes.bar(
+            places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]
+        )
         for place, score in zip(places, scores, strict=True):
             if score["confidence_interval"] is not None:
                 axes.plot([place, place], score["confidence_interval"], color="black", linewidth=1.2)

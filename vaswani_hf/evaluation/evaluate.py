@@ -22,7 +22,9 @@ logger = logging.get_logger(__name__)
 
 
 @torch.inference_mode()
-def negative_log_likelihood(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]) -> tuple[float, int]:
+def negative_log_likelihood(
+    model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
+) -> tuple[float, int]:
     """The negative log-likelihood of the labels of batches, never smoothed, in nats, and the number of labels.
 
     exp(nats / labels) is the perplexity. The mode of the model does not change.
@@ -134,7 +136,9 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **generate_kwargs)
+    translations = translate_test_set(
+        translator, sources, tokens_per_batch=tokens_per_batch, **generate_kwargs
+    )
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
@@ -160,7 +164,9 @@ def evaluate_translator(
     }
 
 
-def translate_test_set(translator: Translator, sources: list[str], what: str = "", **options: Any) -> list[str]:
+def translate_test_set(
+    translator: Translator, sources: list[str], what: str = "", **options: Any
+) -> list[str]:
     """The translations of a test set. A terminal shows the progress of `what`, for example of one of several systems."""
     from tqdm.auto import tqdm
 

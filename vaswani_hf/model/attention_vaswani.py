@@ -91,7 +91,10 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     if "forward" not in methods:
         return True
     has_hooks = (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     )
     return not has_hooks and module._compiled_call_impl is None
 
@@ -155,7 +158,9 @@ class Blocks:
         output, _ = kernel(module, query, key, value, self.mask, **kwargs)  # [B * N, W, H, d_v]
         return output.unflatten(0, (batch, num_blocks)).flatten(1, 2)[:, :length]
 
-    def _keys_of_blocks(self, states: torch.Tensor, num_after: int, width: int, num_keys: int) -> torch.Tensor:
+    def _keys_of_blocks(
+        self, states: torch.Tensor, num_after: int, width: int, num_keys: int
+    ) -> torch.Tensor:
         padded = nn.functional.pad(states, (0, 0, self.num_before, num_after))
         blocks = padded.unfold(2, num_keys, width)  # [B, H, N, K, C]
         return blocks.permute(0, 2, 1, 4, 3).flatten(0, 1)  # [B * N, H, C, K]
@@ -264,7 +269,9 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
             # A sliding layer of one token would keep all tokens, so a window of 0 takes the plain layer.
-            own.layers = [DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows]
+            own.layers = [
+                DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
+            ]
     return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own
 
 
@@ -342,7 +349,12 @@ def attention_masks(
     if isinstance(past_key_values, EncoderDecoderCache):
         own_cache = past_key_values.self_attention_cache
     is_plain = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
-    if past_key_values is None and is_plain and needs_sync(inputs_embeds) and getattr(attention_mask, "ndim", 0) == 2:
+    if (
+        past_key_values is None
+        and is_plain
+        and needs_sync(inputs_embeds)
+        and getattr(attention_mask, "ndim", 0) == 2
+    ):
         return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
@@ -413,7 +425,10 @@ def _library_mask(
     and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
     if not attention.is_causal:
         return create_bidirectional_mask(
-            config=config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, and_mask_function=and_mask
+            config=config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            and_mask_function=and_mask,
         )
     return create_causal_mask(
         config=config,
@@ -475,7 +490,12 @@ class VaswaniAttention(nn.Module):
     local_mask: LocalMask | None = None
 
     def __init__(
-        self, config: VaswaniConfig, num_heads: int, layer_idx: int, is_causal: bool = False, is_cross: bool = False
+        self,
+        config: VaswaniConfig,
+        num_heads: int,
+        layer_idx: int,
+        is_causal: bool = False,
+        is_cross: bool = False,
     ):
         super().__init__()
         self.config = config
@@ -524,7 +544,9 @@ class VaswaniAttention(nn.Module):
         """QK^T / sqrt(d_k), Section 3.2.1, or another factor: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
-    def weights(self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def weights(
+        self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
         """The softmax of the masked scores [B, H, T, S], in float32 or better; each row adds up to 1.
 
         The mask is [B, S], or broadcastable to [B, H, T, S]; bool, or additive.
@@ -584,7 +606,11 @@ class VaswaniAttention(nn.Module):
                 implementation = "sdpa"
             # Beams attend to their common source as positions of one row: [B, H, T, K] to [B / beams, H, beams * T, K].
             query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
-            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4 and attention_mask.shape[2] > 1:
+            if (
+                isinstance(attention_mask, torch.Tensor)
+                and attention_mask.dim() == 4
+                and attention_mask.shape[2] > 1
+            ):
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if recorder is not None and self.layer_idx in recorder.layers:
             recorded = self.weights(query, key, attention_mask)
@@ -631,18 +657,27 @@ class VaswaniAttention(nn.Module):
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
-                output, weights = kernel(self, query.float(), key.float(), value.float(), attention_mask, **settings)
+                output, weights = kernel(
+                    self, query.float(), key.float(), value.float(), attention_mask, **settings
+                )
             output = output.to(query.dtype)
         else:
             output, weights = kernel(self, query, key, value, attention_mask, **settings)
         return output[..., : self.d_v], weights
 
-    def attend_fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any) -> torch.Tensor:
+    def attend_fused(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
+    ) -> torch.Tensor:
         """`attend` by PyTorch's fused kernel itself, for an attention that `supports_fused_kernel` and an additive mask."""
-        return nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(
+            query, key, value, mask, scale=self.scaling
+        ).transpose(1, 2)
 
     def keys_and_values(
-        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None,
+        past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache, from these states, or both; see `forward`."""
         is_cross = key_value_states is not None
@@ -739,7 +774,11 @@ class AdditiveAttention(LearnedScores):
 
 
 # Scores that a factor does not express; the others are those of `VaswaniAttention` itself.
-OTHER_SCORES = {"general": GeneralAttention, "additive_linear": AdditiveLinearAttention, "additive": AdditiveAttention}
+OTHER_SCORES = {
+    "general": GeneralAttention,
+    "additive_linear": AdditiveLinearAttention,
+    "additive": AdditiveAttention,
+}
 # Scores without a fused kernel.
 UNFUSED_SCORES = ("additive_linear", "additive")
 

@@ -74,7 +74,9 @@ class Backend(Protocol):
     def seed(self, seed: int) -> None:
         """Makes the sampling that follows draw the same translations each time."""
 
-    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
         """For each of B segments of similar lengths its hypotheses, best first.
 
         The settings are those of `generate`; a missing setting has the value of the checkpoint. With
@@ -130,7 +132,9 @@ class PyTorchBackend:
         """See `Backend.seed`."""
         torch.manual_seed(seed)
 
-    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
         """See `Backend.search`; `with_attention` has no effect, because `score` finds the attention."""
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
@@ -158,7 +162,9 @@ class PyTorchBackend:
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
         return has_fixed_length or self.max_positions != math.inf
 
-    def _search_by_prefix_length(self, segments: list[Segment], settings: dict[str, Any]) -> list[list[Hypothesis]]:
+    def _search_by_prefix_length(
+        self, segments: list[Segment], settings: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
         """The hypotheses of segments whose prefixes differ in length, from one search per length."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
@@ -276,7 +282,9 @@ class PyTorchBackend:
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
         decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
         models = [self.model, *self.ensemble]
-        log_probs, attention = token_log_probs(models, self._inputs(segments), decoder_input_ids, labels, num_layers)
+        log_probs, attention = token_log_probs(
+            models, self._inputs(segments), decoder_input_ids, labels, num_layers
+        )
         scores = []
         for row, (segment, hypothesis) in enumerate(zip(segments, hypotheses, strict=True)):
             num_tokens = len(hypothesis.token_ids)
@@ -361,7 +369,9 @@ def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tupl
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     columns = torch.arange(longest)
     if on_the_left:
-        ids = torch.tensor([[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64)
+        ids = torch.tensor(
+            [[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64
+        )
         return ids, (columns >= longest - lengths).long()
     ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
     return ids, (columns < lengths).long()

@@ -86,7 +86,9 @@ class CandidateSelection(Protocol):
 class Scorer(Protocol):
     """Scores translations; the one with the highest score is the best."""
 
-    def __call__(self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The scores for summed log-probabilities [...] of `length` new tokens (int or broadcastable), `</s>`
         included.
 
@@ -136,7 +138,9 @@ class PenaltyScorer(Scorer):
     def __init__(self, config: GenerationConfig):
         self.config = config
 
-    def __call__(self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
+    ) -> torch.Tensor:
         scores = log_probs / length_penalty(length, self.config)
         return scores if coverage is None else scores + self.config.coverage_penalty * coverage
 
@@ -286,7 +290,9 @@ class SentenceError(ValueError):
     @property
     def place(self) -> str:
         """The name of the sentence in a message."""
-        return f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
+        return (
+            f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
+        )
 
 
 class NotFiniteError(SentenceError):
@@ -327,7 +333,9 @@ def forbidding_settings(config: GenerationConfig) -> str:
     if values["min_new_tokens"]:
         # transformers has made `min_length` from it.
         del values["min_length"]
-    given = [f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)]
+    given = [
+        f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)
+    ]
     return ", ".join(given) or "the given `logits_processor` and `prefix_allowed_tokens_fn`"
 
 
@@ -481,7 +489,9 @@ class BeamSearch:
 
         # Finished translations of all sentences, best first.
         self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
-        self.finished_lengths = torch.zeros(len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device)
+        self.finished_lengths = torch.zeros(
+            len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device
+        )
         self.finished_paths = paths.clone()
         self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
 
@@ -548,7 +558,11 @@ class BeamSearch:
 
         This is the one place where a step waits for the device.
         """
-        trees = [decoder.tree for decoder in self.decoders if decoder.tree is not None and decoder.tree.is_nearly_full]
+        trees = [
+            decoder.tree
+            for decoder in self.decoders
+            if decoder.tree is not None and decoder.tree.is_nearly_full
+        ]
         living = [tree.living().sum(dim=1).max() for tree in trees]
         values = torch.stack((checked.sum(), any_ended, num_open, *living))
         numbers: StepNumbers | None = StepNumbers(values, trees, checked, was_open, self.sentences)
@@ -659,7 +673,9 @@ class BeamSearch:
         if self.decoders[0].coverage is not None:
             attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
             mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-            coverage = coverage_score(attention, mask).gather(1, candidates.parents[:, : self.num_beams])  # [N, K]
+            coverage = coverage_score(attention, mask).gather(
+                1, candidates.parents[:, : self.num_beams]
+            )  # [N, K]
         scores = self.scorer(scores, self.num_new, coverage)
         # A lower score than that of finished translations that do not exist.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
@@ -669,7 +685,9 @@ class BeamSearch:
 
     def _keep_finished(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
         """Keep the paths and lengths of those whose scores `_finish` has kept."""
-        lengths = torch.cat((self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1)
+        lengths = torch.cat(
+            (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
+        )
         self.finished_lengths[self.sentences] = lengths.gather(1, kept)
         num_tokens = max(paths.shape[2], self.finished_paths.shape[2])
         self.finished_paths = self.filled(self.finished_paths, num_tokens)
@@ -778,7 +796,8 @@ class SearchTask:
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
-            self._decoder(model, inputs, config) for model, inputs in zip(self.models, self.inputs, strict=True)
+            self._decoder(model, inputs, config)
+            for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
         # Reading may be deferred if a step more has no effect: without draws, outputs, and rules or
         # strategies of others.
@@ -804,7 +823,9 @@ class SearchTask:
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
         # Parts that others have put into the model or the search could need the bookkeeping of autograd; ours
         # does not.
-        is_direct = not (self.processors or self.strategies.own) and all(decoder.is_direct for decoder in decoders)
+        is_direct = not (self.processors or self.strategies.own) and all(
+            decoder.is_direct for decoder in decoders
+        )
         with torch.inference_mode() if is_direct else nullcontext():
             search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
         return search

@@ -123,7 +123,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dropout": _A_RATE,
     "attention_dropout": _A_RATE,
     "activation_dropout": _A_RATE,
-    "activation_function": (_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"'),
+    "activation_function": (
+        _is_activation,
+        'the name of an activation of transformers, such as "relu" or "gelu"',
+    ),
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
     "layer_norm_eps": (_is_positive, "a positive number"),
     "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
@@ -258,7 +261,11 @@ class VaswaniConfig(PreTrainedConfig):
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
-        if name == "vocab_size" and self.share_encoder_decoder_embeddings and self.decoder_vocab_size is not None:
+        if (
+            name == "vocab_size"
+            and self.share_encoder_decoder_embeddings
+            and self.decoder_vocab_size is not None
+        ):
             super().__setattr__("decoder_vocab_size", value)
         super().__setattr__(name, value)
 
@@ -348,9 +355,13 @@ class VaswaniConfig(PreTrainedConfig):
             )
         # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
         if not kwargs.get("return_unused_kwargs", False):
-            _refuse_unknown(key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8))
+            _refuse_unknown(
+                key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
+            )
         # transformers would ask for `trust_remote_code` by these, though the code is installed.
-        ignored = set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
+        ignored = (
+            set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
+        )
         # A file that transformers wrote may hold what its other versions and other tools have added to it.
         for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
             logger.warning_once(f"{message} It is ignored.")

@@ -90,7 +90,9 @@ class TreeKVCache:
             self.visible[:, :, :end].masked_fill_(is_far.unsqueeze(1), torch.finfo(self.dtype).min)
         return tree_masks(self.attentions, self.visible[:, :, :end], positions, key_positions)
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Take up keys [N, H, beams, K] and values of new tokens, for all M; the caller advances `length` after all layers."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
@@ -124,17 +126,23 @@ class TreeKVCache:
         kept = None
         if length < self.length:
             # A sentence with fewer living tokens keeps some dead ones, which stay invisible.
-            kept = self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # [N, length]
+            kept = (
+                self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
+            )  # [N, length]
         # Layer by layer, so that no more than one layer is held twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
-                store[layer_idx] = old.new_empty(*old.shape[:2], capacity, old.shape[3])  # [N, H, capacity, K]
+                store[layer_idx] = old.new_empty(
+                    *old.shape[:2], capacity, old.shape[3]
+                )  # [N, H, capacity, K]
                 store[layer_idx][:, :, :length] = _entries(old, entries, 2, length)
         if self.visible is not None:
             entries = None if kept is None else kept[:, None]
             visible = _entries(self.visible, entries, 2, length)
-            self.visible = nn.functional.pad(visible, (0, capacity - length), value=torch.finfo(self.dtype).min)
+            self.visible = nn.functional.pad(
+                visible, (0, capacity - length), value=torch.finfo(self.dtype).min
+            )
         if self.positions is not None:
             positions = _entries(self.positions, kept, 1, length)
             self.positions = nn.functional.pad(positions, (0, capacity - length))
@@ -283,7 +291,9 @@ class TreeAttentionDecoder:
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
         # The steps without calls of modules, where all layers permit them.
-        self.is_direct = not self.decoder.training and all(layer.supports_fast_path for layer in self.decoder.layers)
+        self.is_direct = not self.decoder.training and all(
+            layer.supports_fast_path for layer in self.decoder.layers
+        )
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -326,7 +336,9 @@ class TreeAttentionDecoder:
         self.source_mask = _selected(self.source_mask, sentences)
         self.coverage = _selected(self.coverage, sentences)
 
-    def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]) -> tuple[torch.Tensor, Any]:
+    def _run(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
+    ) -> tuple[torch.Tensor, Any]:
         """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N,
         T, S].
 
@@ -399,11 +411,15 @@ class RowDecoder:
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
         if self.is_pair and not self.shares_sources:
-            states = model_kwargs["encoder_outputs"][0].repeat_interleave(self.num_beams, dim=0)  # [B * K, S, D]
+            states = model_kwargs["encoder_outputs"][0].repeat_interleave(
+                self.num_beams, dim=0
+            )  # [B * K, S, D]
             self.model_kwargs["encoder_outputs"] = BaseModelOutput(states)
             mask = model_kwargs.get("attention_mask")
             if mask is not None:
-                self.model_kwargs["attention_mask"] = mask.repeat_interleave(self.num_beams, dim=0)  # [B * K, S]
+                self.model_kwargs["attention_mask"] = mask.repeat_interleave(
+                    self.num_beams, dim=0
+                )  # [B * K, S]
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Read the prompts, as `TreeAttentionDecoder.start`; logits [B, K, V]."""
@@ -441,7 +457,13 @@ class RowDecoder:
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
         )
-        for name in ("cross_attentions", "decoder_attentions", "decoder_hidden_states", "attentions", "hidden_states"):
+        for name in (
+            "cross_attentions",
+            "decoder_attentions",
+            "decoder_hidden_states",
+            "attentions",
+            "hidden_states",
+        ):
             values = outputs.get(name)
             if values is not None:
                 self.recorded[name] = (*self.recorded.get(name, ()), values)

@@ -58,7 +58,13 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
 # Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
-_INPUTS_OF_BEAMS = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
+_INPUTS_OF_BEAMS = {
+    "attention_mask",
+    "decoder_attention_mask",
+    "encoder_outputs",
+    "past_key_values",
+    "use_cache",
+}
 # Arguments of `generate` that are neither settings nor the model's.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
@@ -281,7 +287,9 @@ class VaswaniGeneration(GenerationMixin):
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
-            raise ValueError(f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}.")
+            raise ValueError(
+                f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}."
+            )
         if is_beam_search:
             return True
         needing_search = [f"`{name}` of `search`" for name in strategies.own]
@@ -307,13 +315,17 @@ class VaswaniGeneration(GenerationMixin):
             processors.insert(0, finite)
         if logits_processor:
             processors.append(left)
-        outputs = super()._sample(input_ids, processors, stopping_criteria, generation_config, *args, **kwargs)
+        outputs = super()._sample(
+            input_ids, processors, stopping_criteria, generation_config, *args, **kwargs
+        )
         num_sentences = len(input_ids) // generation_config.num_return_sequences
         finite.refuse(num_sentences)
         left.refuse(num_sentences)
         return outputs
 
-    def _settings(self, generation_config: Any, kwargs: dict[str, Any]) -> tuple[GenerationConfig, dict[str, Any]]:
+    def _settings(
+        self, generation_config: Any, kwargs: dict[str, Any]
+    ) -> tuple[GenerationConfig, dict[str, Any]]:
         """The settings of a call, complete, and the model's arguments."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
@@ -340,7 +352,11 @@ class VaswaniGeneration(GenerationMixin):
         # Assisted decoding goes back in both models' caches, further than one that slides can.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
-        if is_sliding and model_kwargs.get("past_key_values") is None and any(self.config.windows_of(is_causal=True)):
+        if (
+            is_sliding
+            and model_kwargs.get("past_key_values") is None
+            and any(self.config.windows_of(is_causal=True))
+        ):
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation = None
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
@@ -378,7 +394,9 @@ class VaswaniGeneration(GenerationMixin):
         Returns those of the sentences, [B] int64 with the prompt, if they differ.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
-        is_by_source = any(getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b"))
+        is_by_source = any(
+            getattr(config, name, None) is not None for name in ("max_length_a", "max_length_b")
+        )
         if has_no_length and not is_by_source:
             config.max_length_a, config.max_length_b = PAPER_MAX_LENGTH
         prompt = model_kwargs.get("decoder_input_ids")
@@ -429,7 +447,9 @@ class VaswaniGeneration(GenerationMixin):
         if tokenizer is not None and config.stop_strings:
             # transformers hands no tokenizer on to a decoding method of others.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
-            arguments["stopping_criteria"] = StoppingCriteriaList([*(arguments["stopping_criteria"] or ()), stop])
+            arguments["stopping_criteria"] = StoppingCriteriaList(
+                [*(arguments["stopping_criteria"] or ()), stop]
+            )
             config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
@@ -477,7 +497,10 @@ class VaswaniGeneration(GenerationMixin):
             if encoder_outputs is not None:
                 model_kwargs["encoder_outputs"] = encoder_outputs
             return super()._expand_inputs_for_generation(
-                expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **model_kwargs
+                expand_size=expand_size,
+                is_encoder_decoder=is_encoder_decoder,
+                input_ids=input_ids,
+                **model_kwargs,
             )
         # Our search needs the source once per sentence, and the target once per beam.
         source_mask = model_kwargs.pop("attention_mask", None)
@@ -621,8 +644,12 @@ class SearchMethod:
             processors=logits_processor,
             criteria=criteria,
             strategies=self.strategies,
-            transformers_compatible=bool(returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs),
-            goes_on=partial(model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device),
+            transformers_compatible=bool(
+                returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs
+            ),
+            goes_on=partial(
+                model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device
+            ),
         )
 
 
@@ -642,7 +669,9 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderO
     }
     if encoder_outputs is not None:
         outputs["encoder_attentions"] = encoder_outputs.attentions if config.output_attentions else None
-        outputs["encoder_hidden_states"] = encoder_outputs.hidden_states if config.output_hidden_states else None
+        outputs["encoder_hidden_states"] = (
+            encoder_outputs.hidden_states if config.output_hidden_states else None
+        )
     if config.num_beams == 1 and encoder_outputs is not None:
         return utils.GenerateEncoderDecoderOutput(**outputs)
     if config.num_beams == 1:
@@ -683,7 +712,9 @@ def add_ensemble(
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
     """Refuse a model that cannot search with the one that generates."""
     if not other.config.is_encoder_decoder:
-        raise ValueError(f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}.")
+        raise ValueError(
+            f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
+        )
     own = _vocabulary(model)
     foreign = _vocabulary(other)
     for field in own:
@@ -730,5 +761,7 @@ def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[s
     """The arguments of a further model."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
-    encoder_outputs = model.get_encoder()(source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True)
+    encoder_outputs = model.get_encoder()(
+        source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True
+    )
     return {**kwargs, "encoder_outputs": encoder_outputs}

@@ -242,7 +242,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         """
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
-                raise ValueError(f"`{name}` must be left out: {type(self).__name__} is a decoder without a source.")
+                raise ValueError(
+                    f"`{name}` must be left out: {type(self).__name__} is a decoder without a source."
+                )
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -315,7 +317,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             raise ValueError("`input_ids` must have a token, such as `<s>`, to go on from, but is empty.")
         penalty = getattr(config, "coverage_penalty", None)
         if penalty:
-            raise ValueError(f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}.")
+            raise ValueError(
+                f"`coverage_penalty` is for translations and must be left out, but is {penalty!r}."
+            )
         longest = sys.maxsize
         if self.config.position_embedding == "learned":
             # No position lies behind the last one, and the last token is never read.
@@ -381,8 +385,12 @@ class VaswaniForMaskedLM(_LanguageModel):
         Returns:
             MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], what was recorded.
         """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        loss, logits = self._loss_and_logits(
+            outputs.last_hidden_state, labels, num_items_in_batch, skip_logits
+        )
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -67,7 +67,11 @@ def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torc
 
 
 def smoothed_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None, smoothing: float, form: str
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items: torch.Tensor | int | None,
+    smoothing: float,
+    form: str,
 ) -> torch.Tensor:
     """The loss from logits [..., V], a float32 scalar in nats per token; see `chunked_cross_entropy`."""
     labels = labels.to(logits.device).flatten()  # [N]

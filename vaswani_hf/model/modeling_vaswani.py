@@ -135,7 +135,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         """The input of a sub-layer: x, or LayerNorm(x) with pre-norm."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
-    def _add_and_norm(self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+    def _add_and_norm(
+        self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
+    ) -> torch.Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4.
 
         With pre-norm x + Dropout(Sublayer(LayerNorm(x))).
@@ -158,7 +160,9 @@ class VaswaniEncoderLayer(VaswaniLayer):
     """One of the encoder's N layers: self-attention, then the feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
-        super().__init__(config, config.encoder_attention_heads, config.encoder_ffn_dim, layer_idx, is_decoder=False)
+        super().__init__(
+            config, config.encoder_attention_heads, config.encoder_ffn_dim, layer_idx, is_decoder=False
+        )
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
@@ -180,7 +184,9 @@ class VaswaniDecoderLayer(VaswaniLayer):
         self.encoder_attn = None
         self.encoder_attn_layer_norm = None
         if config.is_encoder_decoder:
-            self.encoder_attn = attention_class(config, is_cross=True)(config, num_heads, layer_idx, is_cross=True)
+            self.encoder_attn = attention_class(config, is_cross=True)(
+                config, num_heads, layer_idx, is_cross=True
+            )
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
@@ -254,7 +260,9 @@ class FromRepository:
         name = pretrained_model_name_or_path
         loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if model._tp_size not in (None, 1) and any(hasattr(module, "init_scores") for module in model.modules()):
+        if model._tp_size not in (None, 1) and any(
+            hasattr(module, "init_scores") for module in model.modules()
+        ):
             raise ValueError(
                 "`tp_plan` must be left out: attention scores with parameters are not split between devices."
             )
@@ -336,7 +344,11 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             )
         windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
         asked = attn_implementation or "sdpa"
-        if any(window is not None for window in windows) and asked not in _WITH_WINDOW and "flash" not in asked:
+        if (
+            any(window is not None for window in windows)
+            and asked not in _WITH_WINDOW
+            and "flash" not in asked
+        ):
             raise ValueError(
                 f"`attn_implementation` must be {', '.join(_WITH_WINDOW)} or flash with `attention_window`, "
                 f"but is {attn_implementation!r}."
@@ -433,7 +445,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
             return None
-        mask = infer_mask(decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None)
+        mask = infer_mask(
+            decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
+        )
         # Return the mask if its values cannot be read, or not without a synchronisation.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
@@ -586,7 +600,12 @@ class VaswaniDecoder(VaswaniStack):
             )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             hidden_states = layer(
-                hidden_states, mask, encoder_hidden_states, source_mask, past_key_values=past_key_values, **kwargs
+                hidden_states,
+                mask,
+                encoder_hidden_states,
+                source_mask,
+                past_key_values=past_key_values,
+                **kwargs,
             )
         return DecoderOutput(self.final_norm(hidden_states), past_key_values)
 
@@ -715,10 +734,14 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         skip_logits = self.training if skip_logits is None else skip_logits
         # The chunked loss reads the weight alone: no bias, adapter, quantization, tensor-parallel share or
         # hook.
-        is_plain = are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
+        is_plain = (
+            are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
+        )
         if skip_logits and is_plain:
             weight = self.lm_head.weight  # [V, D]
-            return chunked_cross_entropy(hidden_states, weight, labels, num_items, smoothing, form, excluded), None
+            return chunked_cross_entropy(
+                hidden_states, weight, labels, num_items, smoothing, form, excluded
+            ), None
         logits = self._project(hidden_states, excluded)
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
 
@@ -738,7 +761,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
-        kinds = {module.implementation for module in decoder.modules() if isinstance(module, VaswaniAttention)}
+        kinds = {
+            module.implementation for module in decoder.modules() if isinstance(module, VaswaniAttention)
+        }
         return kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
 
 
@@ -762,7 +787,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The output projection; None where accelerate would shard it apart from a target embedding that it is tied to."""
-        is_tied_to_target = self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
+        is_tied_to_target = (
+            self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
+        )
         if is_tied_to_target and os.environ.get("ACCELERATE_USE_FSDP") == "true":
             return None
         return self.lm_head
@@ -785,7 +812,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         """
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(self.config, name) is None:
-                raise ValueError(f"`{name}` must be set in the config to make the decoder's inputs from labels.")
+                raise ValueError(
+                    f"`{name}` must be set in the config to make the decoder's inputs from labels."
+                )
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill_(shifted == IGNORED_LABEL, self.config.pad_token_id)
@@ -844,6 +873,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        loss, logits = self._loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
+        loss, logits = self._loss_and_logits(
+            outputs.last_hidden_state, labels, num_items_in_batch, skip_logits
+        )
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **recorded)

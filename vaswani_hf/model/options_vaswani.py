@@ -68,15 +68,23 @@ class SearchSettings:
     )
     length_penalty: float = option(1.0, "exponent of the length; the checkpoint's by default")
     length_penalty_type: str | None = option(
-        None, "gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default", choices=("gnmt", "power")
+        None,
+        "gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default",
+        choices=("gnmt", "power"),
     )
-    coverage_penalty: float | None = option(None, "weight of the coverage; the checkpoint's by default", least=0)
-    max_new_tokens: int | None = option(None, "longest translation in tokens; the checkpoint's by default", least=1)
+    coverage_penalty: float | None = option(
+        None, "weight of the coverage; the checkpoint's by default", least=0
+    )
+    max_new_tokens: int | None = option(
+        None, "longest translation in tokens; the checkpoint's by default", least=1
+    )
     max_length: int | None = option(
         None, "longest translation in tokens, the start of the decoder included", least=1, command_line=False
     )
     max_length_a: float | None = option(None, "longest translation: tokens per source token", least=0)
-    max_length_b: float | None = option(None, "longest translation: tokens in addition to `max_length_a`", least=0)
+    max_length_b: float | None = option(
+        None, "longest translation: tokens in addition to `max_length_a`", least=0
+    )
     no_repeat_ngram_size: int = option(0, "no sequence of as many tokens occurs twice", least=0)
     do_sample: bool = option(False, "draw translations instead of searching the best")
     temperature: float = option(1.0, "of sampling: above 1 more varied, below 1 less", above=0)

@@ -222,7 +222,11 @@ class PhraseCandidates(CandidateSelection):
         return Candidates(
             _filled(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
             _filled(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
-            _filled(tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)), width, max(search.fill, 0)),
+            _filled(
+                tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
+                width,
+                max(search.fill, 0),
+            ),
         )
 
     def _order(
@@ -279,7 +283,10 @@ def _filled(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
 
 
 def check_phrases(
-    must_contain: Sequence[Sequence[Sequence[int]]], config: GenerationConfig, num_classes: int, has_own_cache: bool
+    must_contain: Sequence[Sequence[Sequence[int]]],
+    config: GenerationConfig,
+    num_classes: int,
+    has_own_cache: bool,
 ) -> None:
     """Check that the phrases are lists of lists of token ids, and that no setting forbids them."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
@@ -318,7 +325,10 @@ def check_phrases(
 
 
 def search_again(
-    task: SearchTask, config: GenerationConfig, must_contain: Sequence[Sequence[Sequence[int]]], search: BeamSearch
+    task: SearchTask,
+    config: GenerationConfig,
+    must_contain: Sequence[Sequence[Sequence[int]]],
+    search: BeamSearch,
 ) -> BeamSearch:
     """Search for translations that contain phrases, for the sentences whose translations lack one so far.
 
@@ -434,7 +444,9 @@ def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fitting_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
+def _fitting_phrases(
+    phrases: list[Sequence[int]], prompt: list[int], capacity: int
+) -> list[Sequence[int]] | None:
     """The phrases if they fit, else one row of tokens in which they overlap, or None if that is too long, too."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing(missing, prompt) <= capacity:
@@ -447,7 +459,9 @@ def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
     """The number of tokens after which a translation that begins with the prompt can have all missing
     phrases.
     """
-    return num_tokens(missing) - max((_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0)
+    return num_tokens(missing) - max(
+        (_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
+    )
 
 
 def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:

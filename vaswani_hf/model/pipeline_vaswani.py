@@ -58,7 +58,9 @@ class TranslationPipeline(Pipeline):
     # The translator handles generation settings, because Pipeline changes between versions.
     _pipeline_calls_generate = False
 
-    def __init__(self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any):
+    def __init__(
+        self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any
+    ):
         """A pipeline of a model with its tokenizers, as `transformers.pipeline` makes it.
 
         Args:
@@ -76,7 +78,9 @@ class TranslationPipeline(Pipeline):
             ValueError: If the model is no encoder-decoder, or the tokenizers do not fit the model.
         """
         if not model.config.is_encoder_decoder:
-            raise ValueError(f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none.")
+            raise ValueError(
+                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none."
+            )
         if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
         self._task_settings = dict((getattr(model.config, "task_specific_params", None) or {}).get(task, {}))
@@ -123,7 +127,10 @@ class TranslationPipeline(Pipeline):
                 "arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = ({**self._forward_params, **forward}, {**self._postprocess_params, **postprocess})
+        forward, postprocess = (
+            {**self._forward_params, **forward},
+            {**self._postprocess_params, **postprocess},
+        )
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
@@ -142,7 +149,9 @@ class TranslationPipeline(Pipeline):
             return [of_text[0] for of_text in records] if number in (None, 1) else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
 
-    def _run(self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]) -> Iterator[Any]:
+    def _run(
+        self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
+    ) -> Iterator[Any]:
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -163,7 +172,9 @@ class TranslationPipeline(Pipeline):
             raise ValueError("`return_tensors` must be left out with `split_sentences`, which joins texts.")
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
-        forward = {name: value for name, value in kwargs.items() if name not in ("return_tensors", "return_text")}
+        forward = {
+            name: value for name, value in kwargs.items() if name not in ("return_tensors", "return_text")
+        }
         return {}, forward, postprocess
 
     def preprocess(self, input_: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -196,7 +207,9 @@ class TranslationPipeline(Pipeline):
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
         starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
-        translations = translator.translations(model_inputs["requests"], options, model_inputs.get("first_line", 1))
+        translations = translator.translations(
+            model_inputs["requests"], options, model_inputs.get("first_line", 1)
+        )
         return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
 
     def _stop_token_ids(self, text: Any) -> list[int]:
@@ -208,7 +221,12 @@ class TranslationPipeline(Pipeline):
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
-        self, model_outputs: Any, return_tensors=False, return_text=False, return_scores=False, return_alignments=False
+        self,
+        model_outputs: Any,
+        return_tensors=False,
+        return_text=False,
+        return_scores=False,
+        return_alignments=False,
     ) -> list[dict[str, Any]]:
         """The K records of the only text in `translations`; token ids begin with the decoder's `start`."""
         records = []
@@ -242,7 +260,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
-        raise TypeError(f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}.")
+        raise TypeError(
+            f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
+        )
     if _is_one_text(inputs):
         prefixes = _column("target_prefix", target_prefix, str, "", None)
         phrases = _column("must_contain", must_contain, (list, tuple), (), None)

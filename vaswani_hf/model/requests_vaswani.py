@@ -100,7 +100,9 @@ def results_of_lines(
         yield _failed(errors[number], number, on_error) if number in errors else next(found)
 
 
-def _results(lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str) -> Iterator[Any]:
+def _results(
+    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
+) -> Iterator[Any]:
     """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
     try:
         found = find([line for _, line in lines]) if lines else []
@@ -136,7 +138,9 @@ def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[A
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:
             fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
-            raise ValueError(f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}.")
+            raise ValueError(
+                f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
+            )
         yield pair
 
 
@@ -157,9 +161,14 @@ def requests_of(
             if value is missing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
         yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (("target_prefixes", target_prefixes, prefixes), ("must_contain", must_contain, phrases)):
+    for name, given, rest in (
+        ("target_prefixes", target_prefixes, prefixes),
+        ("must_contain", must_contain, phrases),
+    ):
         if given is not None and next(rest, missing) is not missing:
-            raise ValueError(f"`{name}` must hold one entry per line, but has more than the {number:,} lines.")
+            raise ValueError(
+                f"`{name}` must hold one entry per line, but has more than the {number:,} lines."
+            )
 
 
 def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:

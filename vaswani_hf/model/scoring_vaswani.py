@@ -206,7 +206,9 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
     return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
 
 
-def target_word_indices(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[int]]:
+def target_word_indices(
+    token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[str], list[int]]:
     """The words of a translation, which white space separates, and [T] for each token the index of its word.
 
     The index of a special token is -1. A token may be a part of a character only.

@@ -113,7 +113,9 @@ def _split_line(line: str) -> list[tuple[str, str]]:
             break
         is_wide = candidate.group("wide") is not None
         end = candidate.start("wide" if is_wide else "space")
-        if is_wide or _is_boundary(line[start : candidate.start()], candidate, line[candidate.end() :], has_case):
+        if is_wide or _is_boundary(
+            line[start : candidate.start()], candidate, line[candidate.end() :], has_case
+        ):
             pieces.append((line[start:end], line[end : candidate.end()]))
             start = candidate.end()
     rest = line[start:].rstrip()

@@ -159,7 +159,11 @@ class Translator:
             TypeError: If a text is given where several are due, or a line is no str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
-        for name, texts in (("lines", lines), ("target_prefixes", target_prefixes), ("must_contain", must_contain)):
+        for name, texts in (
+            ("lines", lines),
+            ("target_prefixes", target_prefixes),
+            ("must_contain", must_contain),
+        ):
             if texts is not None or name == "lines":
                 refuse_one_text(name, texts)
         chosen = TranslationOptions.of(**options)
@@ -423,7 +427,9 @@ class Translator:
         scored: dict[int, Translation] = {}
         for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
             of_batch = [pairs[i] for i in batch]
-            scores = self.backend.score([pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers)
+            scores = self.backend.score(
+                [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
+            )
             for i, (log_probs, attention) in zip(batch, scores, strict=True):
                 segment, hypothesis = pairs[i]
                 words = segment.words if options.return_alignments else None
@@ -436,7 +442,9 @@ class Translator:
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
-    def _blank(self, request: Request, separators: list[str], options: TranslationOptions) -> list[Translation]:
+    def _blank(
+        self, request: Request, separators: list[str], options: TranslationOptions
+    ) -> list[Translation]:
         """The translations of a text without words: its target prefix, or its white space."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
@@ -479,7 +487,9 @@ class Translator:
         chosen = TranslationOptions.of(return_scores=True, **given)
         return self._score_pairs(pairs_of(sources, targets), chosen)
 
-    def _score_pairs(self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions) -> Iterator[Translation]:
+    def _score_pairs(
+        self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions
+    ) -> Iterator[Translation]:
         first_line = 1
         while window := list(islice(pairs, options.window)):
             sources = [try_parse(Request, source) for source, _ in window]
@@ -488,7 +498,9 @@ class Translator:
             yield from results_of_lines(window, first_line, _numbered_pair, find, options.on_error)
             first_line += len(window)
 
-    def _score_lines(self, pairs: list[tuple[int, str, str]], options: TranslationOptions) -> list[Translation]:
+    def _score_lines(
+        self, pairs: list[tuple[int, str, str]], options: TranslationOptions
+    ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
         segments = self._tokenize([source for _, source, _ in pairs], options)
         with TOKENIZING:
@@ -520,7 +532,9 @@ class Translator:
         """Settings of `generate`, completed by those of the task and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
-        defaults = _unset(DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings})
+        defaults = _unset(
+            DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings}
+        )
         if self.backend.max_positions is not None:
             defaults.pop("max_new_tokens", None)
         return {**_unset({**self.task_settings, **defaults}, settings), **settings}
@@ -535,7 +549,9 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def _gives_records(options: TranslationOptions) -> bool:
     """True if a text gives a `Translation` and not a str."""
     config = options.generate.get("generation_config")
-    number = options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
+    number = (
+        options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
+    )
     return options.is_scored or number > 1
 
 
@@ -639,7 +655,10 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
     """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
-    sides = {"source": (source_tokenizer, config.vocab_size), "target": (target_tokenizer, config.decoder_vocab_size)}
+    sides = {
+        "source": (source_tokenizer, config.vocab_size),
+        "target": (target_tokenizer, config.decoder_vocab_size),
+    }
     for side, (tokenizer, num_classes) in sides.items():
         fault = ""
         largest = max(tokenizer.get_vocab().values(), default=0)

@@ -49,7 +49,9 @@ class Optimizer:
 class Rate(Protocol):
     """The function that gives the learning rate of a step, which is counted from 1."""
 
-    def __call__(self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float: ...
+    def __call__(
+        self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int
+    ) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ SCHEDULES: dict[str, Schedule] = {
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
     """The learning rate of a step of a run."""
     schedule = SCHEDULES[training.lr_scheduler_type]
-    return schedule.rate(step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model)
+    return schedule.rate(
+        step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model
+    )
 
 
 def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: int) -> float:

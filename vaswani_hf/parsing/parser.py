@@ -112,11 +112,15 @@ class TreeBackend(PyTorchBackend):
     # The tokenizer of trees, which `Parser` sets.
     tokenizer: PreTrainedTokenizerFast
 
-    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
         """For each sentence of a batch its linearised trees, best first."""
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
-                raise ValueError(f"`{name}` forbids symbols that a tree may need, and must be left out for a parser.")
+                raise ValueError(
+                    f"`{name}` forbids symbols that a tree may need, and must be left out for a parser."
+                )
         if any(segment.prefix for segment in segments):
             raise ValueError(
                 "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask for."
@@ -148,7 +152,9 @@ class TreeBackend(PyTorchBackend):
         if self.max_positions != math.inf:
             # The start of the decoder has a position, but the last symbol needs none.
             fixed.append(self.max_positions)
-        by_source = GenerationConfig(max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"])
+        by_source = GenerationConfig(
+            max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
+        )
         limits = []
         for segment in segments:
             of_segment = [*fixed, tokens_at_most(by_source, len(segment.token_ids))]

@@ -293,7 +293,9 @@ def refuse_tokens(folder: Path) -> None:
             continue
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()
-            raise ValueError(f"{name} must be free of tokens, but has one; take it out, make another and push again.")
+            raise ValueError(
+                f"{name} must be free of tokens, but has one; take it out, make another and push again."
+            )
 
 
 def check_destination(destination: Destination) -> Destination:
@@ -348,7 +350,9 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
         )
     is_missing = (revision or "").startswith("refs/pr/") and revision not in pull_requests
     if revision in tags or is_missing:
-        raise HubError(f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'.")
+        raise HubError(
+            f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'."
+        )
 
 
 def upload(
@@ -373,7 +377,9 @@ def upload(
     return commit, commit.oid != before
 
 
-def _commit(api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]) -> CommitInfo:
+def _commit(
+    api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
+) -> CommitInfo:
     # Read the repository at each try: an earlier one may have succeeded although its answer was lost.
     info = api.model_info(destination.repo_id, revision=destination.revision)
     there = [file.rfilename for file in info.siblings or []]
@@ -398,7 +404,9 @@ def _files_in(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def _check_arrived(destination: Destination, commit: CommitInfo, staged: Path, expected: dict[str, Any]) -> None:
+def _check_arrived(
+    destination: Destination, commit: CommitInfo, staged: Path, expected: dict[str, Any]
+) -> None:
     files = _files_in(staged)
     with TemporaryDirectory() as cache:
         downloaded = with_retries(
@@ -432,11 +440,19 @@ def fingerprint(folder: Path) -> dict[str, Any]:
     tokens = []
     logits = []
     for text in _SAMPLES:
-        source, target = (tokenizer(text, return_tensors="pt")["input_ids"][:, :longest] for tokenizer in tokenizers)
+        source, target = (
+            tokenizer(text, return_tensors="pt")["input_ids"][:, :longest] for tokenizer in tokenizers
+        )
         tokens.append((source.tolist(), target.tolist()))
         target_ids = {"decoder_input_ids": target} if translator else {}
         logits.append(model(input_ids=source, **target_ids).logits)
     if not all(of_text.isfinite().all() for of_text in logits):
-        raise ValueError(f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN.")
+        raise ValueError(
+            f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN."
+        )
     translation = list(translator.translate(_SAMPLES[:1])) if translator else None
-    return {"tokens": tokens, "logits": [of_text.tolist() for of_text in logits], "the translation": translation}
+    return {
+        "tokens": tokens,
+        "logits": [of_text.tolist() for of_text in logits],
+        "the translation": translation,
+    }

@@ -17,7 +17,9 @@ def read_record(path: Path) -> dict[str, Any]:
     except (ValueError, OSError):
         content = None
     if not isinstance(content, dict):
-        raise ValueError(f"The record '{path}' must hold a JSON object, but does not; restore it or remove it.")
+        raise ValueError(
+            f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+        )
     return content
 
 

@@ -77,7 +77,9 @@ class Recipe(Settings):
         if regularizer is not None:
             regularizer.check(self.training, self.model)
         if self.training.metric_for_best_model == "bleu" and not self.evaluation.scores_validation_outputs:
-            raise ValueError("`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`.")
+            raise ValueError(
+                "`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`."
+            )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
             raise ValueError(
@@ -122,7 +124,10 @@ def recipe_class(task: Task) -> type[Recipe]:
         "evaluation": task.evaluation_settings,
     }
     fields: dict[str, Any] = {
-        "task": (Literal[task.name], Field("translation", description=Recipe.model_fields["task"].description)),
+        "task": (
+            Literal[task.name],
+            Field("translation", description=Recipe.model_fields["task"].description),
+        ),
         "data": (task.data_settings, ...),
         "training": (training_settings(task.stacks), ...),
         **{name: (kind, kind()) for name, kind in optional.items()},

@@ -166,7 +166,9 @@ class CorpusData(DataSettings):
         """Check the data together with the sections `tokenizer` and `training`."""
         super().check_with(tokenizer, training)
         if self.streaming and (
-            training.dataloader_num_workers or training.num_train_epochs or getattr(tokenizer, "bpe_dropout", 0)
+            training.dataloader_num_workers
+            or training.num_train_epochs
+            or getattr(tokenizer, "bpe_dropout", 0)
         ):
             raise ValueError(
                 "`data.streaming: true` needs `training.max_steps`, `training.dataloader_num_workers: 0` and "

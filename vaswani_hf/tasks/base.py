@@ -149,9 +149,7 @@ class Task(Protocol):
         """The outputs for these texts of the validation split, which are the share of one process."""
         return []
 
-    def validation_scores(
-        self, outputs: list[str], targets: list[str], evaluation: Any
-    ) -> dict[str, float]:
+    def validation_scores(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, float]:
         """The scores of `validation_metrics` for the outputs for the whole validation split."""
         return {}
 

@@ -96,7 +96,13 @@ class Parsing(Task):
         return load_treebank(files) if files else None
 
     def load_corpus(
-        self, data: TreebankData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
+        self,
+        data: TreebankData,
+        tokenizer: TokenizerSettings,
+        seed: int,
+        folder: Path,
+        *,
+        new_tokenizers: bool,
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         if new_tokenizers:

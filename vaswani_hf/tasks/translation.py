@@ -140,7 +140,9 @@ class TranslationData(CorpusData):
             return self
         both = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
-            raise ValueError(f"`data.both_directions: true` needs two languages, but {both}; correct one of them.")
+            raise ValueError(
+                f"`data.both_directions: true` needs two languages, but {both}; correct one of them."
+            )
         if self.corpus:
             raise ValueError(
                 f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of them."
@@ -243,7 +245,13 @@ class Translation(Task):
         return load_dataset_split(data, split, source, target)
 
     def load_corpus(
-        self, data: TranslationData, tokenizer: TranslationTokenizer, seed: int, folder: Path, *, new_tokenizers: bool
+        self,
+        data: TranslationData,
+        tokenizer: TranslationTokenizer,
+        seed: int,
+        folder: Path,
+        *,
+        new_tokenizers: bool,
     ) -> Corpus:
         texts = load_splits(self.load_split, _check_split, data, seed)
         tags = data.tags
@@ -304,7 +312,12 @@ class Translation(Task):
         return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
-        self, folder: Path, test: Dataset, data: TranslationData, evaluation: TranslationEvaluation, device: str
+        self,
+        folder: Path,
+        test: Dataset,
+        data: TranslationData,
+        evaluation: TranslationEvaluation,
+        device: str,
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
@@ -405,7 +418,10 @@ def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
 
 
 def train_tokenizers(
-    section: TranslationTokenizer, pairs: Dataset | IterableDataset, model_max_length: int, tags: tuple[str, ...]
+    section: TranslationTokenizer,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    tags: tuple[str, ...],
 ) -> Tokenizers:
     """The joint tokenizer of both languages twice, or one tokenizer for each language."""
     if section.shared_vocabulary:

@@ -49,7 +49,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
     for folder, name in zip(folders[1:], files[1:], strict=True):
         weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
-            raise ValueError(f"'{folder}' and '{folders[0]}' hold different models; average checkpoints of one run.")
+            raise ValueError(
+                f"'{folder}' and '{folders[0]}' hold different models; average checkpoints of one run."
+            )
         for key, tensor in weights.items():
             total[key] += tensor.float()
     return {name: (tensor / len(folders)).to(first[name].dtype) for name, tensor in total.items()}
@@ -69,12 +71,16 @@ def numbered_checkpoints(
     if best is not None and found:
         history = state["log_history"]
         scores = (scores_by_step(history, f"raw_{metric}") if raw else {}) or scores_by_step(history, metric)
-        found = sorted((path for path in found if number_of(path) in scores), key=lambda path: scores[number_of(path)])
+        found = sorted(
+            (path for path in found if number_of(path) in scores), key=lambda path: scores[number_of(path)]
+        )
     wanted = (last if best is None else best) or 1
     if wanted > len(found):
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
         of_metric = {"loss": "a validation split", "bleu": "`evaluation.validation_bleu: true`"}[metric]
-        lacking = "give the folder of a run" if best is None else f"take the last ones, or train with {of_metric}"
+        lacking = (
+            "give the folder of a run" if best is None else f"take the last ones, or train with {of_metric}"
+        )
         remedy = "ask for fewer" if found else lacking
         raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
     return found[-wanted:]
@@ -88,13 +94,18 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
-    if re.fullmatch(r"checkpoint-\d+", place.name) or any(folder.resolve() in place.parents for folder in folders):
+    if re.fullmatch(r"checkpoint-\d+", place.name) or any(
+        folder.resolve() in place.parents for folder in folders
+    ):
         raise ValueError(
             f"`--output` must not be in, nor be named as, a checkpoint, but is '{output}'; give another name."
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
-        model, tokenizers = load_model(folders[0], names[0], tuple(KINDS)), load_tokenizers(folders[0], names[0])
+        model, tokenizers = (
+            load_model(folders[0], names[0], tuple(KINDS)),
+            load_tokenizers(folders[0], names[0]),
+        )
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
         model.load_state_dict(average_checkpoints(folders, files))
@@ -155,4 +166,6 @@ def _refuse_another_model(
             )
     vocabularies = [[one.get_vocab() for one in both] for both in (tokenizers, load_tokenizers(folder, name))]
     if vocabularies[0] != vocabularies[1]:
-        raise ValueError(f"'{name}' and '{first}' have different vocabularies; average checkpoints of one run.")
+        raise ValueError(
+            f"'{name}' and '{first}' have different vocabularies; average checkpoints of one run."
+        )

@@ -75,7 +75,9 @@ class RunLogCallback(TrainerCallback):
         progress["seconds"] = round(self.seconds_before + time.perf_counter() - self.start, 2)
         batches_per_epoch = self.trainer.train_batches.batches_per_epoch
         if batches_per_epoch is not None:
-            progress["epoch"] = round(state.global_step * self.trainer.batches_per_step / batches_per_epoch, 3)
+            progress["epoch"] = round(
+                state.global_step * self.trainer.batches_per_step / batches_per_epoch, 3
+            )
         return progress
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -199,7 +201,9 @@ class StopCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Start to judge the losses, and validate if a signal prevented the validation of the checkpoint."""
         logged = [row["loss"] for row in state.log_history if "loss" in row]
-        uniform = math.log(self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size)
+        uniform = math.log(
+            self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
+        )
         self.detector = DivergenceDetector(uniform, state.max_steps, logged)
         if self.checkpoint is not None and not metadata_of(self.checkpoint).get("validated", True):
             self._validate_again(args, state, control)
@@ -245,7 +249,12 @@ class StopCallback(TrainerCallback):
         return len(self.pending) > 1 or arrival is None
 
     def _must_be_judged(self, control: TrainerControl) -> bool:
-        return control.should_save or control.should_evaluate or control.should_log or control.should_training_stop
+        return (
+            control.should_save
+            or control.should_evaluate
+            or control.should_log
+            or control.should_training_stop
+        )
 
     def _send(self, step: int) -> None:
         """Sum the numbers of a step over all processes, and begin to copy them to the CPU."""

@@ -95,7 +95,9 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     deleted = []
     for checkpoint in checkpoints:
         # The end of the run names the checkpoints with a damaged manifest, so that they stay.
-        is_named_later = verify_manifest(checkpoint, []) is not None and number_of(checkpoint) > number_of(kept[0])
+        is_named_later = verify_manifest(checkpoint, []) is not None and number_of(checkpoint) > number_of(
+            kept[0]
+        )
         if checkpoint not in kept and not is_named_later:
             deleted.append(checkpoint)
     _delete(folder, deleted)
@@ -103,7 +105,10 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
 
 def delete_between(folder: Path, first: int, last: int) -> None:
     """Delete the checkpoints of the steps `first` to `last`, so that no run continues from them."""
-    _delete(folder, [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first])
+    _delete(
+        folder,
+        [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first],
+    )
 
 
 def _delete(folder: Path, checkpoints: list[Path]) -> None:
@@ -162,13 +167,17 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """
     last = folder / f"checkpoint-{step}"
     # The manifest states whether a checkpoint was scheduled.
-    until = [checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])]
+    until = [
+        checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
+    ]
     weights = [final_weights_file(training)]
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
     elif training.early_stopping_patience is not None:
         candidates = [
-            checkpoint for checkpoint in [*scheduled_checkpoints(until), last] if not _is_damaged(checkpoint, weights)
+            checkpoint
+            for checkpoint in [*scheduled_checkpoints(until), last]
+            if not _is_damaged(checkpoint, weights)
         ]
         chosen = [best_checkpoint(candidates, training, read_state(last)["log_history"]) or last]
     else:

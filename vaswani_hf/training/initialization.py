@@ -155,7 +155,9 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
-def with_kept_tokenizers(section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]) -> TokenizerSettings:
+def with_kept_tokenizers(
+    section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
+) -> TokenizerSettings:
     """The section `tokenizer` that describes the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name

@@ -57,4 +57,6 @@ class MovingAverage(TrainerCallback):
 
     def save(self, folder: Path) -> None:
         """Writes the averages beside the weights of a checkpoint, under their names and in float32."""
-        save_file({name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE)
+        save_file(
+            {name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE
+        )

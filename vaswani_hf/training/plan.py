@@ -31,7 +31,9 @@ MAX_LAYERS = 200
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
-_PAPER_TRAINING = EncoderDecoderTraining(bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000)
+_PAPER_TRAINING = EncoderDecoderTraining(
+    bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
+)
 # Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
 _PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
     ({}, 0.4),
@@ -89,7 +91,9 @@ def plan_run(
     rate = None if hardware is None else gpu_rate(hardware)
     longest = data.max_length
     if mean_length is not None and mean_length > longest:
-        raise ValueError(f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}.")
+        raise ValueError(
+            f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}."
+        )
     length = min(mean_length or MEAN_LENGTH, longest)
     steps = training.max_steps
 
@@ -98,7 +102,9 @@ def plan_run(
     if largest is not None:
         # A sentence is in one part.
         largest = max(largest, longest)
-    on_processor = batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
+    on_processor = batch_cost(
+        config, training, model_class, length, on_accelerator=False, largest_part=largest
+    )
     of_longest = batch_cost(config, training, model_class, longest)
     flops = planned_flops(config, training, model_class, length, on_accelerator)
     flops["max_length"] = longest
@@ -250,7 +256,10 @@ def paper_seconds(flops: float, length: int) -> float:
 def _paper_steps(length: int) -> list[tuple[int, float]]:
     """The counted operations and the seconds of a step of the paper's models."""
     return [
-        (batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops, seconds)
+        (
+            batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops,
+            seconds,
+        )
         for shape, seconds in _PAPER_STEPS
     ]
 
@@ -277,9 +286,13 @@ def plan_as_text(plan: dict[str, Any]) -> str:
     for stack in ("encoder", "decoder"):
         if stack not in parameters:
             continue
-        shares = ", ".join(f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in _PARTS.values())
+        shares = ", ".join(
+            f"{part.replace('_', '-')} {parameters[stack][part]:,}" for part in _PARTS.values()
+        )
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
-    return "\n".join([*lines, *_length_lines(plan), *_flops_lines(plan), *_memory_lines(plan), *_hours_lines(plan)])
+    return "\n".join(
+        [*lines, *_length_lines(plan), *_flops_lines(plan), *_memory_lines(plan), *_hours_lines(plan)]
+    )
 
 
 def _length_lines(plan: dict[str, Any]) -> list[str]:
@@ -292,7 +305,9 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
     for side in ("source", "target"):
         # A language model has no source.
         if plan[f"{side}_tokens"] is not None:
-            lines.append(f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included")
+            lines.append(
+                f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"
+            )
     return lines
 
 
@@ -325,7 +340,11 @@ def _memory_lines(plan: dict[str, Any]) -> list[str]:
 def _hours_lines(plan: dict[str, Any]) -> list[str]:
     if plan["hours"] is None:
         rate = plan["hardware"] or plan["tokens_per_second"]
-        why = "the number of steps is unknown" if rate else "give `--hardware` or a measured `--tokens_per_second`"
+        why = (
+            "the number of steps is unknown"
+            if rate
+            else "give `--hardware` or a measured `--tokens_per_second`"
+        )
         return [f"hours                     unknown  {why}"]
     rate = plan["hardware"] or f"{plan['tokens_per_second']:,.0f} target tokens/s"
     return [f"hours             {plan['hours']:>15,.1f}  by {rate}"]

@@ -48,12 +48,18 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         # Damaged results are made again from the checkpoints.
         return False
     # A recipe without a test split asks for no scores.
-    wanted = {key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)}
+    wanted = {
+        key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
+    }
     return all(before.get(key) == value for key, value in wanted.items())
 
 
 def check_earlier_run(
-    folder: Path, training: AnyTraining, data: DataSettings, values: dict[str, Any], earlier: dict[str, Any] | None
+    folder: Path,
+    training: AnyTraining,
+    data: DataSettings,
+    values: dict[str, Any],
+    earlier: dict[str, Any] | None,
 ) -> None:
     """Refuse an output folder that holds a run which the recipe does not continue."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
@@ -72,7 +78,9 @@ def check_earlier_run(
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
     # Name the cause first: another task has other keys everywhere, and another base has another shape.
-    order = sorted(values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key))
+    order = sorted(
+        values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
+    )
     for key in ["task", *order]:
         is_free = key in free or key.split(".")[0] in FREE_SECTIONS
         if not is_free and values.get(key) != earlier.get(key):
@@ -109,7 +117,9 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
     """True if the run has ended at its newest checkpoint because it did not get better."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    return is_scheduled and has_lost_patience(TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training)
+    return is_scheduled and has_lost_patience(
+        TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
+    )
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:

@@ -209,7 +209,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
             say(begun)
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
-    arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None)
+    arguments = training_arguments(
+        training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None
+    )
     task = TASKS[recipe.task]
     trainer = VaswaniTrainer(
         corpus, training, recipe.evaluation, checkpoint, processes, task=task, model=model, args=arguments
@@ -348,7 +350,9 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
         return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
 
 
-def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool) -> None:
+def _record_beginning(
+    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool
+) -> None:
     folder = Path(recipe.output_dir)
     if checkpoint is not None:
         refuse_other_data(folder, checkpoint, trainer.corpus.digest)
@@ -360,7 +364,9 @@ def _record_beginning(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path 
             record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # The run may have been killed between a save and this.
-            rotate_checkpoints(folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE)))
+            rotate_checkpoints(
+                folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+            )
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
@@ -387,7 +393,9 @@ def push_result(folder: str, publishing: PublishingSettings) -> None:
         push(folder, repo_id, private=private)
     except HubError as error:
         again = f"vaswani push {shlex.quote(folder)} {repo_id}{' --private' if private else ''}"
-        raise HubError(f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`.") from error
+        raise HubError(
+            f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`."
+        ) from error
 
 
 def _check_reporters(report_to: list[str]) -> None:

@@ -51,7 +51,9 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
 
 def _refuse_what_needs_whole_weights(name: str, training: AnyTraining) -> None:
     if training.torch_compile:
-        raise ValueError(f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}.")
+        raise ValueError(
+            f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}."
+        )
     if OPTIMIZERS[training.optimizer].needs_whole_weights:
         others = " or ".join(entry.name for entry in OPTIMIZERS.values() if not entry.needs_whole_weights)
         raise ValueError(f"`training.optimizer` must be {others} with {name}, but is {training.optimizer}.")

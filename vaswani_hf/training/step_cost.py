@@ -122,7 +122,9 @@ def step_cost(
 
         if training.gradient_checkpointing:
             # transformers 5.23 deprecates the name that earlier ones know.
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable = (
+                getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            )
             enable()
         source = torch.ones(rows, source_length, dtype=torch.int64)
         batch = {

@@ -152,7 +152,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         training, pairs = self.training, self.corpus.train
         budgets = (training.source_tokens_per_batch, training.target_tokens_per_batch)
-        share: dict[str, int] = {"num_processes": self.args.world_size, "process_index": self.args.process_index}
+        share: dict[str, int] = {
+            "num_processes": self.args.world_size,
+            "process_index": self.args.process_index,
+        }
         if isinstance(pairs, datasets.Dataset):
             weighted, seed = self.corpus.weighted, self.args.seed
             if weighted is None:
@@ -189,11 +192,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
             data = data.to(self.args.device, non_blocking=True)
         return super()._prepare_input(data)
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> Any:
         """The schedule of the recipe, which is the paper's (Section 5.3) by default."""
         if self.lr_scheduler is None:
             width = self.model.config.d_model
-            self.lr_scheduler = scheduler_of(optimizer or self.optimizer, self.training, width, self.args.max_steps)
+            self.lr_scheduler = scheduler_of(
+                optimizer or self.optimizer, self.training, width, self.args.max_steps
+            )
         return self.lr_scheduler
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:

@@ -100,7 +100,9 @@ class CTranslate2Backend:
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
-        self.max_positions = self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
+        self.max_positions = (
+            self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
+        )
         self._translator = self._load(num_threads or torch.get_num_threads())
         # The seed of a sampling that has not begun, and the translator that samples.
         self._seed: int | None = None
@@ -111,7 +113,9 @@ class CTranslate2Backend:
 
         kind, _, index = self._device.partition(":")
         try:
-            return ctranslate2.Translator(self._folder, kind, device_index=int(index or 0), intra_threads=num_threads)
+            return ctranslate2.Translator(
+                self._folder, kind, device_index=int(index or 0), intra_threads=num_threads
+            )
         except RuntimeError as error:
             reason = str(error).split(". ")[0].rstrip(".")
             raise ValueError(
@@ -148,7 +152,9 @@ class CTranslate2Backend:
             self._seed = None
         return self._sampler or self._translator
 
-    def search(self, segments: list[Segment], with_attention: bool = False, **settings: Any) -> list[list[Hypothesis]]:
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
         """See `Backend.search`; the settings are those of `SearchSettings`."""
         if any(segment.phrases for segment in segments):
             raise ValueError(
@@ -179,7 +185,9 @@ class CTranslate2Backend:
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """See `Backend.score`; the attention [1, T, S] is that which the search reported, or None."""
         # CTranslate2 scores `</s>` after every target.
-        targets = [h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses]
+        targets = [
+            h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses
+        ]
         rows = self.log_probs([segment.token_ids for segment in segments], targets)
         scores: list[tuple[list[float], torch.Tensor | None]] = []
         for segment, hypothesis, row in zip(segments, hypotheses, rows, strict=True):
@@ -192,14 +200,18 @@ class CTranslate2Backend:
             scores.append((row[hypothesis.num_forced : num_tokens], attention))
         return scores
 
-    def log_probs(self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(
+        self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
         """The log-probabilities [B][T] of given translations, `</s>` last.
 
         Args:
             source_ids (sequence): [B][S] token ids, `</s>` last.
             target_ids (sequence): [B][T - 1] token ids, without `<s>` and `</s>`.
         """
-        results = self._translator.score_batch(self._source(source_ids), self._target(target_ids), max_input_length=0)
+        results = self._translator.score_batch(
+            self._source(source_ids), self._target(target_ids), max_input_length=0
+        )
         return [list(result.log_probs) for result in results]
 
     def _source(self, token_ids: Sequence[Sequence[int]]) -> list[list[str]]:
@@ -252,7 +264,11 @@ class CTranslate2Backend:
         return max(min(limits), prefix_length + 1)
 
     def _results(
-        self, source: list[list[str]], prefix: list[list[str]] | None, limits: list[int], options: dict[str, Any]
+        self,
+        source: list[list[str]],
+        prefix: list[list[str]] | None,
+        limits: list[int],
+        options: dict[str, Any],
     ) -> list[Any]:
         """CTranslate2's results, each within its own limit."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
@@ -299,7 +315,9 @@ class CTranslate2Backend:
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:
-                score += config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
+                score += (
+                    config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
+                )
             token_ids = [self._target_ids[token] for token in tokens]
             hypotheses.append(Hypothesis(token_ids, prefix_length, score=score, attention=attention))
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)

@@ -43,7 +43,9 @@ class CTranslate2Files:
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
-        is_shared = (folder / _SHARED).exists() or not any((folder / name).exists() for name in (_SOURCE, _TARGET))
+        is_shared = (folder / _SHARED).exists() or not any(
+            (folder / name).exists() for name in (_SOURCE, _TARGET)
+        )
         names = (_SHARED, _SHARED) if is_shared else (_SOURCE, _TARGET)
         weights = ("encoder/embeddings_0/weight", "decoder/embeddings/weight")
         source, target = (
@@ -111,7 +113,11 @@ def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] 
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         _refuse(folder, file, "must hold a list of tokens, but does not: it is damaged")
     if shape is not None and len(tokens) != shape[0]:
-        _refuse(folder, file, f"must have as many tokens as the model classes, {shape[0]:,}, but has {len(tokens):,}")
+        _refuse(
+            folder,
+            file,
+            f"must have as many tokens as the model classes, {shape[0]:,}, but has {len(tokens):,}",
+        )
     if any(i >= len(tokens) or tokens[i] != token for token, i in tokenizer.get_vocab().items()):
         _refuse(folder, file, "must have the tokens of the tokenizer, but has others")
     if len(set(tokens)) < len(tokens):
@@ -140,5 +146,9 @@ def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
         _refuse(folder, GENERATION_FILE, f"has an impossible setting ({str(error).rstrip('.')})")
     ends = eos_token_ids(config)
     if not ends or not all(is_int(end) and end < num_classes for end in ends):
-        _refuse(folder, GENERATION_FILE, f"must name tokens as its `eos_token_id`, but has {config.eos_token_id!r}")
+        _refuse(
+            folder,
+            GENERATION_FILE,
+            f"must name tokens as its `eos_token_id`, but has {config.eos_token_id!r}",
+        )
     return config

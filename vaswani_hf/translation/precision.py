@@ -34,7 +34,9 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
     return DTYPES[dtype]
 
 
-def choose_dtype(translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
+def choose_dtype(
+    translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions
+) -> None:
     """Changes an undecided translator from float32 to bfloat16 if the first texts get the same translations.
 
     The translator stays undecided if no request has a text.
@@ -68,7 +70,9 @@ def _with_models(translator: Any, models: list[Any]) -> Translator:
     )
 
 
-def _num_same(translator: Translator, faster: Translator, requests: list[Request], options: TranslationOptions) -> int:
+def _num_same(
+    translator: Translator, faster: Translator, requests: list[Request], options: TranslationOptions
+) -> int:
     """The number of texts with the same translation by both, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}

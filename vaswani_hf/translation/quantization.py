@@ -18,7 +18,16 @@ from torch import nn
 from ..processor import capability
 
 # What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
-_HARMLESS = {"dim", "size", "numel", "is_floating_point", "is_complex", "element_size", "__hash__", "__repr__"}
+_HARMLESS = {
+    "dim",
+    "size",
+    "numel",
+    "is_floating_point",
+    "is_complex",
+    "element_size",
+    "__hash__",
+    "__repr__",
+}
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
     "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
@@ -62,9 +71,13 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
     if quantization != "int8":
         raise ValueError(f'`quantization` must be "int8", but is {quantization!r}.')
     if dtype not in (None, torch.float32):
-        raise ValueError(f"`quantization` int8 computes all else in float32, but `dtype` is {dtype}; leave it out.")
+        raise ValueError(
+            f"`quantization` int8 computes all else in float32, but `dtype` is {dtype}; leave it out."
+        )
     if device is not None and torch.device(device).type != "cpu":
-        raise ValueError(f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 there.")
+        raise ValueError(
+            f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 there."
+        )
     try:
         from torchao.quantization import Int8Tensor  # noqa: F401
     except ImportError:
@@ -91,7 +104,9 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
         return None
     # Only oneDNN uses AMX. On AVX2 oneDNN takes as long as FBGEMM for a batch and twice as long for a
     # sentence. FBGEMM needs quantized tensors, which PyTorch is removing; oneDNN needs plain tensors.
-    has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
+    has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
+        torch, "quantize_per_channel"
+    )
     return _with_fbgemm if has_fbgemm and not capability("amx_int8") else _with_onednn
 
 
@@ -146,4 +161,6 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     scale, zero = _ROW_SCALE
     given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # The conversion to uint8 truncates, so that adding 0.5 rounds.
-    return lambda rows: torch.ops.onednn.qlinear_pointwise((rows / scale).add_(zero + 0.5).to(torch.uint8), *given)
+    return lambda rows: torch.ops.onednn.qlinear_pointwise(
+        (rows / scale).add_(zero + 0.5).to(torch.uint8), *given
+    )

@@ -113,7 +113,9 @@ def checked_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}.") from None
+        raise ValueError(
+            f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}."
+        ) from None
     return device
 
 

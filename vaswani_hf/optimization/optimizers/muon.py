@@ -99,7 +99,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
             betas = (settings.adam_beta1, settings.adam_beta2)
-            adamw = torch.optim.AdamW(others, betas=betas, eps=settings.adam_epsilon, weight_decay=0.0, fused=True)
+            adamw = torch.optim.AdamW(
+                others, betas=betas, eps=settings.adam_epsilon, weight_decay=0.0, fused=True
+            )
             self.parts.append(adamw)
         self._take_parts()
 

@@ -33,7 +33,11 @@ def _build(
 
 def _check(settings: RDropSettings, model: ModelSettings) -> None:
     given = model.config_fields()
-    if given.get("dropout") == 0 and not given.get("attention_dropout") and not given.get("activation_dropout"):
+    if (
+        given.get("dropout") == 0
+        and not given.get("attention_dropout")
+        and not given.get("activation_dropout")
+    ):
         raise ValueError(
             f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with other dropout, but "
             "`model.dropout` is 0, so that both are the same; raise it, or leave `r_drop_alpha` out."

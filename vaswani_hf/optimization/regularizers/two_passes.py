@@ -156,7 +156,9 @@ class _ChunkedDivergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        scaled = [(grad * grad_output).to(dtype) for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)]
+        scaled = [
+            (grad * grad_output).to(dtype) for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
         return *scaled, None, None, None
 
 
