@@ -261,7 +261,7 @@ WRONG = """
 --average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
 --early_stopping_patience=1 --average_checkpoints=2 | give only one of them
 --early_stopping_patience=1 --save_steps=750 | 750 is no multiple of 500
---metric_for_best_model=bleu | needs `evaluation.validation_bleu: true`
+--metric_for_best_model=bleu | what the validation measures (loss) ... section `evaluation`
 --r_drop_alpha=1 --dropout=0 | `training.r_drop_alpha: 1.0` ... `model.dropout` is 0
 --push_to_hub=true | needs `publishing.hub_model_id`
 --hub_strategy=checkpoint | needs `publishing.push_to_hub: true`

@@ -67,8 +67,13 @@ def step_of(checkpoint: Path) -> int:
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """The evaluations in a log, the higher the better."""
-    name, sign = f"eval_{metric}", 1 if metric.endswith("bleu") else -1
+    """The scores of the validations in the log of the Trainer, by step; higher is better.
+
+    `metric` is "loss", whose sign is turned, or a score such as "bleu". With the prefix "raw_" it is that of the weights
+    themselves, in a run with a moving average.
+    """
+    name = f"eval_{metric}"
+    sign = -1 if metric.removeprefix("raw_") == "loss" else 1
     return {row["step"]: sign * row[name] for row in log_history if name in row}
 
 

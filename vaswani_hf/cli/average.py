@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -20,8 +20,8 @@ class AverageOptions(Options):
     """as many of the run's last checkpoints"""
     best: int | None = Field(None, ge=1)
     """as many of its checkpoints with the best validation"""
-    metric: Literal["loss", "bleu"] | None = None
-    """of the best ones (loss)"""
+    metric: str | None = None
+    """what the validation measures, such as bleu, for --best (loss)"""
     raw: bool = False
     """the weights themselves of a run with a moving average"""
 

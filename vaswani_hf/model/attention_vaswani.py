@@ -13,8 +13,8 @@ config, are:
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
-- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903), Eq.
-  (3) without its LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
+- "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
+  Eq. (3) without its LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 

@@ -131,9 +131,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 class PenaltyScorer(Scorer):
-    """The scorer of the settings: the length penalty, and the coverage times its weight (Wu et al. 2016, Eq.
-    14).
-    """
+    """The scorer of the settings: length penalty and weighted coverage (Wu et al. 2016, Eq. (14))."""
 
     def __init__(self, config: GenerationConfig):
         self.config = config

@@ -339,8 +339,7 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """The decoder's output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N,
-        T, S].
+        """The output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S].
 
         It is `VaswaniDecoder.forward` with the tree in the place of a cache.
         """

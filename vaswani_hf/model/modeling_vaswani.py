@@ -146,9 +146,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, Section 3.3, Eq.
+        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, added to its input [B, T, D].
 
-        (2), added to its input [B, T, D].
+        It is Eq. (2) of Section 3.3.
         """
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
@@ -456,9 +456,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base of encoder and decoder: the embedding (Section 3.4), positions (Section 3.5) and N layers (Section
-    3.1).
-    """
+    """Base of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
 
     def __init__(self, config: VaswaniConfig, vocab_size: int, layer_class: type[nn.Module], num_layers: int):
         super().__init__(config)

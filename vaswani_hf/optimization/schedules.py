@@ -31,8 +31,9 @@ class HighestRateSettings(Settings):
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """The learning rate factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), Section 5.3, Eq.
-    (3).
+    """The learning rate factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+
+    It is Eq. (3) of Section 5.3.
     """
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:

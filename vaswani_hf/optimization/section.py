@@ -80,8 +80,8 @@ class TrainingSettings(_EntryKeys):
     """The final weights are the average of this number of the last checkpoints (Section 6.1). 0 takes the last one."""
     early_stopping_patience: int | None = Field(None, gt=0)
     """Stop after this number of validations without an improvement, and end with the best checkpoint."""
-    metric_for_best_model: Literal["loss", "bleu"] = "loss"
-    """What improves: the validation loss, or BLEU with `evaluation.validation_bleu`."""
+    metric_for_best_model: str = "loss"
+    """What improves: the validation loss, or a score of the validation such as bleu (with `evaluation.validation_bleu`)."""
     dataloader_num_workers: int | None = Field(None, ge=0)
     """The number of processes that prepare batches. Null takes none for a processor and some for an accelerator."""
     report_to: list[str] = []

@@ -24,7 +24,7 @@ class Recipe(Settings):
     output_dir: str
     """The folder of the run: its checkpoints, its log and its scores."""
     task: str = "translation"
-    """What the model is trained for: translation, causal_lm, masked_lm or parsing."""
+    """What the model is trained for, such as translation."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
     # The classes of the next sections are those of the task, see `recipe_class`.
@@ -76,9 +76,12 @@ class Recipe(Settings):
         regularizer = regularizer_of(self.training)
         if regularizer is not None:
             regularizer.check(self.training, self.model)
-        if self.training.metric_for_best_model == "bleu" and not self.evaluation.scores_validation_outputs:
+        metric = self.training.metric_for_best_model
+        metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
+        if metric not in metrics:
             raise ValueError(
-                "`training.metric_for_best_model: bleu` needs `evaluation.validation_bleu: true`."
+                f"`training.metric_for_best_model` must be what the validation measures ({', '.join(metrics)}), but is "
+                f"{metric!r}; turn its scores on in the section `evaluation`, or choose another metric."
             )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:

@@ -35,6 +35,10 @@ class TokenizerSettings(Settings):
         """True if source and target have one vocabulary."""
         return True
 
+    def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
+        """The recorded section of the run that continues, whose tokenizers are kept."""
+        return recorded
+
 
 # The parts of an encoder-decoder. Each of them may begin with the weights of another model.
 STACKS = ("encoder", "decoder")
@@ -111,10 +115,11 @@ def _with_config_fields(name: str, excluded: str) -> Any:
         if re.match(excluded, field):
             continue
         help = re.search(rf"^    {field} \(.*?\): (.*(?:\n        .*)*)", docs, re.MULTILINE)
-        assert help is not None, f"The docstring of VaswaniConfig does not describe `{field}`."
+        # Python has no docstrings with the option -OO.
+        description = " ".join(help.group(1).split()) if help else ""
         annotation = inspect.get_annotations(VaswaniConfig)[field]
         default = getattr(VaswaniConfig, field, getattr(defaults, field))
-        fields[field] = (annotation, Field(default, description=" ".join(help.group(1).split())))
+        fields[field] = (annotation, Field(default, description=description))
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 

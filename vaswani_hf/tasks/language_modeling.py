@@ -346,9 +346,9 @@ def evaluate_texts(
 
     Returns:
         dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens
-            whose
-        most likely token is right), `tokens` predicted, `texts`, `seconds`. A causal model also has
-        `bits_per_byte` of the text with the end of each line, which can be compared between vocabularies.
+            whose most likely token is right), `tokens` predicted, `texts`, `seconds`. A causal model also has
+            `bits_per_byte` of the text with the end of each line, which can be compared between
+            vocabularies.
     """
     task = _task_of(model)
     start = time.perf_counter()

@@ -178,6 +178,10 @@ class TranslationTokenizer(TokenizerSettings):
         """True if source and target have one vocabulary."""
         return self.shared_vocabulary
 
+    def kept(self, recorded: Any) -> "TranslationTokenizer":
+        """The recorded section with the rate of BPE-dropout of this one, which does not change the tokenizers."""
+        return recorded.replace(bpe_dropout=self.bpe_dropout)
+
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.target_vocab_size and self.shared_vocabulary:
@@ -191,7 +195,7 @@ class TranslationEvaluation(EvaluationSettings):
     tokenize: str = "13a"
     """The tokenizer of sacreBLEU."""
     lowercase: bool = False
-    """BLEU ignores case."""
+    """The scores ignore case."""
     validation_bleu: bool = False
     """Translate the validation split at each validation, and log its BLEU."""
 

@@ -77,10 +77,9 @@ def numbered_checkpoints(
     wanted = (last if best is None else best) or 1
     if wanted > len(found):
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
-        of_metric = {"loss": "a validation split", "bleu": "`evaluation.validation_bleu: true`"}[metric]
-        lacking = (
-            "give the folder of a run" if best is None else f"take the last ones, or train with {of_metric}"
-        )
+        lacking = "give the folder of a run"
+        if best is not None:
+            lacking = f"take the last ones, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
         raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
     return found[-wanted:]

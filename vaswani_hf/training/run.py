@@ -1,7 +1,7 @@
 """One run, from a recipe to a scored checkpoint. `train` has all steps in their order.
 
-This module alone receives the whole recipe; the functions of other modules receive the sections that they need. resume.py
-finds an earlier run, trainer.py optimises, and results.py writes the results.
+Outside recipe/ and the commands only this module receives the whole recipe; the functions of other modules receive
+the sections that they need. resume.py finds an earlier run, trainer.py optimises, and results.py writes the results.
 """
 
 import contextlib
@@ -268,10 +268,7 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     if same is not None and continues(Path(recipe.output_dir), model, same.model):
         model = with_recorded_shape(model, same.model)
         if tokenizer.keep:
-            tokenizer = same.tokenizer
-            if hasattr(recipe.tokenizer, "bpe_dropout"):
-                # The rate is not a property of the tokenizers.
-                tokenizer = tokenizer.replace(bpe_dropout=recipe.tokenizer.bpe_dropout)
+            tokenizer = recipe.tokenizer.kept(same.tokenizer)
     elif bases := find_bases(model):
         model = with_shape_of(model, bases)
         if tokenizer.keep:

@@ -40,8 +40,8 @@ class Muon(torch.optim.Optimizer):
     """Momentum whose steps are orthogonal matrices (Jordan et al. 2024), with Nesterov's look ahead and
     decoupled decay.
 
-    Steps are as large as AdamW's: their root mean square is 0.2 times the rate (Liu et al. 2025, Section
-    2.2).
+    Steps are as large as AdamW's: their root mean square is 0.2 times the rate (Liu et al. 2025,
+    Section 2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
