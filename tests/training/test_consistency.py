@@ -145,13 +145,13 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
             "`training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` turn on two regularisers, but a run has one; set one "
             "of them to 0.",
         ),
-        (["--ema_decay=1.2"], "`training.ema_decay` must lie between 0 and 1, such as 0.999, but is 1.2."),
+        (["--ema_decay=1.2"], "`training.ema_decay` must be less than 1, but is 1.2."),
         (
             ["--simcut_p=0.1"],
             "`training.simcut_p: 0.1` needs `training.simcut_alpha`, but that is 0.0; set it to a positive number, or leave "
             "`simcut_p` out.",
         ),
-        (["--r_drop_alpha=-1"], "`training.r_drop_alpha` must be 0 or more, but is -1.0."),
+        (["--r_drop_alpha=-1"], "`training.r_drop_alpha` must be 0 or more, but is -1."),
         (
             ["--weight_decay=0.1"],
             "`training.weight_decay` belongs to `training.optimizer: adamw or muon`, but is 0.1 with `training.optimizer: "
@@ -170,7 +170,7 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
             ["--optimizer=adamv"],
             "`training.optimizer` must be 'adam' or 'adamw' or 'muon', but is 'adamv'; the nearest name is 'adam'.",
         ),
-        (["--adam_beta2=1"], "`training.adam_beta2` must be from 0 up to, but not including, 1, but is 1.0."),
+        (["--adam_beta2=1"], "`training.adam_beta2` must be less than 1, but is 1."),
         (
             ["--learning_rate=0.1", "--lr_scheduler_type=constant", "--learning_rate_factor=2"],
             "`training.learning_rate_factor` belongs to `training.lr_scheduler_type: paper`, but is 2.0 with "

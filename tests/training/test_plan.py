@@ -385,17 +385,17 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
         (
             [NUMBERS, "--tokens_per_second", "nan"],
             1,
-            "vaswani: `--tokens_per_second` must be a positive number, but is nan.\n",
+            "vaswani: `--tokens_per_second` must be a finite number, but is nan.\n",
         ),
         (
             [NUMBERS, "--mean_length", "0"],
-            2,
-            "vaswani plan: argument --mean_length: must be a positive integer, but is '0'; see vaswani plan --help\n",
+            1,
+            "vaswani: `--mean_length` must be 1 or more, but is 0.\n",
         ),
         (
             [NUMBERS, "--hardware", "P100", "--tokens_per_second", "3"],
-            2,
-            "vaswani plan: argument --tokens_per_second: not allowed with argument --hardware; see vaswani plan --help\n",
+            1,
+            "vaswani: `--hardware` and `--tokens_per_second` each give a rate; leave one of them out.\n",
         ),
         (
             [NUMBERS, "--encoder_layers", "100000"],

@@ -123,7 +123,7 @@ def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(fo
     [
         (["--stream", "--text", "one"], b"`--stream` must come without `--engine ctranslate2`"),
         (["--ensemble", "x", "--text", "one"], b"`ensemble` must be left out with the engine ctranslate2"),
-        (["--max_length_a", "-1", "--text", "one"], b"`max_length_a` must be a number of 0 or more"),
+        (["--max_length_a", "-1", "--text", "one"], b"`--max_length_a` must be 0 or more"),
     ],
 )
 def test_what_it_cannot_is_one_sentence(folders, capfdbinary, words, sentence):

@@ -82,7 +82,7 @@ class SearchSettings:
         None, "longest translation in tokens, the start of the decoder included", least=1, command_line=False
     )
     max_length_a: float | None = option(None, "longest translation: tokens per source token", least=0)
-    max_length_b: float | None = option(
+    max_length_b: int | None = option(
         None, "longest translation: tokens in addition to `max_length_a`", least=0
     )
     no_repeat_ngram_size: int = option(0, "no sequence of as many tokens occurs twice", least=0)

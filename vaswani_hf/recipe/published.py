@@ -11,6 +11,7 @@ from typing import Any
 from ..checkpoint.files import recipe_file
 from ..settings.data import is_on_hub, last_part
 from ..settings.sections import InitFrom, PublishingSettings
+from .licenses import check_license, data_license
 from .loading import load_recipe
 from .recipe import Recipe
 
@@ -68,5 +69,6 @@ def published_yaml(folder: Path, license: str | None = None) -> str | None:
     if recorded is None:
         return None
     recipe = published_recipe(recorded)
+    check_license(license, data_license(recipe.data), "license")
     publishing = recipe.publishing.replace(license=license or recipe.publishing.license)
     return recipe.replace(publishing=publishing).to_yaml()
