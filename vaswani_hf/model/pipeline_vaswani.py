@@ -28,7 +28,7 @@ from .generation_vaswani import is_filled
 from .options_vaswani import TranslationOptions, setting_of
 from .requests_vaswani import Request, check_text
 from .scoring_vaswani import Translation
-from .translator_vaswani import TOKENIZING, Translator, check_tokenizers
+from .translator_vaswani import TOKENIZING, BaseTranslator, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
@@ -182,7 +182,7 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, model_inputs, **settings):
         ensemble = settings.pop("ensemble", None)
-        translator = Translator(
+        translator = BaseTranslator(
             self.model,
             self.tokenizer,
             self.target_tokenizer,

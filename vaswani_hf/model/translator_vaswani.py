@@ -74,7 +74,7 @@ _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error",
 _TAG = re.compile(r">>\S+?<<")
 
 
-class Translator:
+class BaseTranslator:
     """A model, or several, with the tokenizers.
 
     A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `backend_class`.

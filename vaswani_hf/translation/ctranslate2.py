@@ -33,7 +33,7 @@ from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.options_vaswani import DECODING_SETTINGS, SearchSettings, setting_of, validate_search_fields
+from ..model.options_vaswani import SearchSettings, setting_of, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
@@ -43,6 +43,13 @@ logger = logging.get_logger(__name__)
 # With a patience of 2, the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search,
 # at the same speed. With 1, CTranslate2's default, 5 results differed.
 PATIENCE = 2
+# The settings of a search that CTranslate2 or this backend carries out. Every other setting is refused by its name.
+_KNOWN_SETTINGS = (
+    *("num_beams", "num_return_sequences", "early_stopping"),
+    *("length_penalty", "length_penalty_type", "coverage_penalty"),
+    *("max_new_tokens", "max_length", "max_length_a", "max_length_b", "no_repeat_ngram_size"),
+    *("do_sample", "temperature", "top_k", "top_p"),
+)
 
 
 def load_ctranslate2_translator(
@@ -126,7 +133,7 @@ class CTranslate2Backend:
         defaults = GenerationConfig._get_default_generation_params()
         for name, value in self.generation_config.to_diff_dict().items():
             is_harmless = (
-                name in (*DECODING_SETTINGS, "bad_words_ids")
+                name in (*_KNOWN_SETTINGS, "bad_words_ids")
                 or name.startswith(("_", "output_"))
                 or name.endswith(("_token_id", "_version"))
             )
@@ -223,12 +230,12 @@ class CTranslate2Backend:
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
         """The settings of a call, completed by those of the checkpoint and the defaults."""
         for name in settings:
-            if name not in DECODING_SETTINGS:
+            if name not in _KNOWN_SETTINGS:
                 raise ValueError(
-                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(DECODING_SETTINGS)}."
+                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_KNOWN_SETTINGS)}."
                 )
         chosen = {}
-        for name in DECODING_SETTINGS:
+        for name in _KNOWN_SETTINGS:
             value = setting_of(name, settings, self.generation_config)
             if value is not None:
                 chosen[name] = value

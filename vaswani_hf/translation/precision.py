@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..model.options_vaswani import TranslationOptions
 from ..model.requests_vaswani import InvalidInput, Request, has_text
-from ..model.translator_vaswani import Translator
+from ..model.translator_vaswani import BaseTranslator
 
 logger = transformers_logging.get_logger(__name__)
 
@@ -59,7 +59,7 @@ def choose_dtype(
         translator.is_undecided = False
 
 
-def _with_models(translator: Any, models: list[Any]) -> Translator:
+def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
     return type(translator)(
         models[0],
         translator.source_tokenizer,
@@ -71,7 +71,7 @@ def _with_models(translator: Any, models: list[Any]) -> Translator:
 
 
 def _num_same(
-    translator: Translator, faster: Translator, requests: list[Request], options: TranslationOptions
+    translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
     """The number of texts with the same translation by both, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")

@@ -8,17 +8,16 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
-from ..model import translator_vaswani
 from ..model.options_vaswani import TranslationOptions
 from ..model.requests_vaswani import InvalidInput, Request
-from ..model.translator_vaswani import check_tokenizers
+from ..model.translator_vaswani import BaseTranslator, check_tokenizers
 from ..processor import has_bfloat16
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
 from .quantization import check_quantization, quantize
 
 
-class Translator(translator_vaswani.Translator):
+class Translator(BaseTranslator):
     """A model, or several, with the tokenizers; the arguments are those of the base class."""
 
     # A checkpoint whose translations are trees is for a `Parser`.
