@@ -12,7 +12,7 @@ from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.translator_vaswani import Request
 from vaswani_hf.translation import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")

@@ -16,9 +16,8 @@ from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
 from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.requests_vaswani import Request
 from vaswani_hf.model.text_rules_vaswani import is_loop
-from vaswani_hf.model.translator_vaswani import batches_by_length, tags_of
+from vaswani_hf.model.translator_vaswani import Request, batches_by_length, tags_of
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = (

@@ -21,8 +21,8 @@ from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.lines import parse_json
 from ..model.options_vaswani import TranslationOptions
-from ..model.requests_vaswani import Request
 from ..model.scoring_vaswani import Translation
+from ..model.translator_vaswani import Request
 from ..translation.ctranslate2_files import CTranslate2Files
 from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
 from .options import SEARCH, EngineOptions, RecipeOptions, on_command_line, translation_options

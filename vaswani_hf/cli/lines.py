@@ -13,8 +13,8 @@ from typing import Any
 
 from ..data.lines import read_lines, read_raw_lines
 from ..model.options_vaswani import TranslationOptions
-from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
 from ..model.scoring_vaswani import Translation
+from ..model.translator_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
 from ..translation.workers import translate_in_processes
 from .options import WorkerOptions
 

@@ -12,8 +12,8 @@ from transformers import TextStreamer
 
 from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
 from ..model.options_vaswani import TranslationOptions
-from ..model.requests_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
 from ..model.scoring_vaswani import Translation
+from ..model.translator_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
 from .lines import (
     CountedRequests,
     count_lines,

@@ -26,9 +26,8 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled
 from .options_vaswani import TranslationOptions, setting_of
-from .requests_vaswani import Request, check_text
 from .scoring_vaswani import Translation
-from .translator_vaswani import TOKENIZING, BaseTranslator, check_tokenizers
+from .translator_vaswani import TOKENIZING, BaseTranslator, Request, check_text, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")

@@ -12,8 +12,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ..model.options_vaswani import TranslationOptions
-from ..model.requests_vaswani import InvalidInput, Request, has_text
-from ..model.translator_vaswani import BaseTranslator
+from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, has_text
 
 logger = transformers_logging.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..model.options_vaswani import TranslationOptions
-from ..model.requests_vaswani import Request
+from ..model.translator_vaswani import Request
 from .translator import Translator
 
 # The largest number of windows per process that are read and not yet returned.
