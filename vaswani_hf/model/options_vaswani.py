@@ -4,7 +4,7 @@ Each option is declared once, as a field of one of these two dataclasses. The fi
 metadata:
 
 - `help`: one sentence for the command line and the manual;
-- `least`, `above`, `most`: the range of a number;
+- `least`, `above`, `most`: the range of a number; `whole` if a float must have no fraction;
 - `choices`: the possible values;
 - `command_line`: False if only Python has the option.
 
@@ -29,6 +29,7 @@ def option(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    whole: bool = False,
     choices: tuple[Any, ...] = (),
     command_line: bool = True,
     factory: Any = MISSING,
@@ -39,6 +40,7 @@ def option(
         "least": least,
         "above": above,
         "most": most,
+        "whole": whole,
         "choices": choices,
         "command_line": command_line,
     }
@@ -82,8 +84,8 @@ class SearchSettings:
         None, "longest translation in tokens, the start of the decoder included", least=1, command_line=False
     )
     max_length_a: float | None = option(None, "longest translation: tokens per source token", least=0)
-    max_length_b: int | None = option(
-        None, "longest translation: tokens in addition to `max_length_a`", least=0
+    max_length_b: float | None = option(
+        None, "longest translation: tokens in addition to `max_length_a`", least=0, whole=True
     )
     no_repeat_ngram_size: int = option(0, "no sequence of as many tokens occurs twice", least=0)
     do_sample: bool = option(False, "draw translations instead of searching the best")
@@ -212,6 +214,8 @@ def _is_possible(value: Any, declared: Field) -> bool:
         return False
     if limits["above"] is not None and value <= limits["above"]:
         return False
+    if limits["whole"] and value != int(value):
+        return False
     return limits["most"] is None or value <= limits["most"]
 
 
@@ -224,7 +228,7 @@ def _words(declared: Field) -> str:
     kind = type_of(declared)
     if kind is bool:
         return "True or False"
-    noun = "an integer" if kind is int else "a number"
+    noun = "an integer" if kind is int or limits["whole"] else "a number"
     if kind is int and limits["least"] == 1:
         return "a positive integer"
     if limits["least"] is not None and limits["most"] is not None:
