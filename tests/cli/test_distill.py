@@ -378,8 +378,8 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
                 "--train_target",
                 "a.de",
             ],
-            "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must differ, but are both "
-            "'en'; name one of them otherwise.",
+            "`data.source_language` and `data.target_language` are both 'en', but they name the two sides of a pair in "
+            "`--output`; give one of them another name.",
         ),
         (
             ["--teacher", "there", "./there"],

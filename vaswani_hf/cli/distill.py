@@ -128,8 +128,8 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            "`data.source_language` and `data.target_language`, by which `--output` has the sides of a pair, must "
-            f"differ, but are both {languages[0]!r}; name one of them otherwise."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the two sides "
+            "of a pair in `--output`; give one of them another name."
         )
     return languages
 

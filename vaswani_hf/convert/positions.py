@@ -8,7 +8,7 @@ from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .comparison import Tokenizers
 
-# Section 6.1: an output may be so much longer than its input (tokens).
+# Section 6.1: an output has at most this many tokens more than its input.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 

@@ -1,4 +1,4 @@
-"""Other score functions as the paper's, for formats that know no other."""
+"""Folds the factors of other score functions into scaled dot products, for formats that have nothing else."""
 
 import copy
 

@@ -1,7 +1,7 @@
 """`Task`: everything in which one kind of run differs from another. Each task is one file of this folder.
 
-A new task is a new file with a class and one line in the table `TASKS`. No other code asks which task a run
-has.
+A new task is a new file with a class and one entry of the table `TASKS`. No other code compares the name of a
+task.
 """
 
 from collections.abc import Sequence

@@ -114,7 +114,10 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """The file of each checkpoint with its moving average; what a run has ended with is one already, or has none."""
+    """For each checkpoint the file of its weights: that of the moving average if the checkpoint has one.
+
+    The final checkpoint of a run has one file, which holds the average already if the run has a moving average.
+    """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
         if any(have) and not has and (folder / STATE_FILE).is_file():
@@ -140,7 +143,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """A checkpoint as others may see its name: a folder without those that it lies in, but for the run of a numbered one."""
+    """The published name of a checkpoint: the last part of a folder, and RUN/checkpoint-STEP for a numbered one."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))

@@ -295,7 +295,7 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
-    """True if the output folder holds the results of a run of which the same is asked."""
+    """True if the run has ended and the recipe asks for nothing new."""
     return is_finished(Path(recipe.output_dir), _asked_of(recipe), _asked_of(earlier or recipe))
 
 
@@ -337,7 +337,7 @@ def _prepare_folder(recipe: Recipe) -> None:
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    # Those of a checkpoint are as they were saved.
+    # A resumed run reads the tokenizers of its checkpoint.
     folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
@@ -356,7 +356,7 @@ def _record_beginning(
         refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
         if not (is_mended and recorded_end(folder)):
-            # An earlier end is none of this run any more.
+            # The run goes on, so that the manifest of an earlier end is out of date.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
@@ -478,7 +478,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
     recorded = recorded_end(folder)
-    # That of the trainer may be sharded.
+    # Build a new model, because the model of the trainer may be sharded.
     model = build_model(recipe, corpus)
     steps: list[int] = []
     if recorded and verify_manifest(folder, [WEIGHTS_FILE]) is None:

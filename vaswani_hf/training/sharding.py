@@ -95,11 +95,14 @@ def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
 
 
 def whole_model(model: Any) -> Any:
-    """The model, or where FSDP2 has sharded it a copy in one piece, on every process, that each may use in its own time."""
+    """The model itself, or an unsharded copy on every process if FSDP2 has sharded the model.
+
+    The processes may use the copy independently of each other.
+    """
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # Weights that were drawn would change the numbers that are drawn later.
+    # Do not draw initial weights: that would change all later random numbers.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

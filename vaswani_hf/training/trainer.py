@@ -296,8 +296,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Half a checkpoint would take the room that is left. The whole one that it was to replace comes back first, and
-            # where that fails nothing is deleted, and the error remains the one that is said.
+            # Put back the complete checkpoint that was being replaced, then delete the incomplete one, because it would fill
+            # the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
                 # In another folder another run may be at work.
                 refuse_vanished(folder)
@@ -323,7 +323,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # One that is saved for a signal, or at the end of a run that is made longer afterwards, is not.
+            # A checkpoint that was saved because of a signal is not scheduled, nor is the last one of a run that is made
+            # longer afterwards.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
