@@ -177,7 +177,7 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """What a run has in another way than the first one."""
+    """The keys in which a run differs from the first run, with their values."""
     keys = {**recipe.values(), **first.values()}
     # A model for each part has a key for each part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}

@@ -22,7 +22,7 @@ training: {max_steps: 2}
 """
 
 
-def verify_manifest(path, how):
+def break_file(path, how):
     content = path.read_bytes()
     path.unlink()
     if how == "a folder":
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
     folder = tiny_checkpoint(two_vocabularies=True)
     content = (folder / file).read_bytes()
     for how in ("{", "[]", "half", "a folder"):
-        verify_manifest(folder / file, how)
+        break_file(folder / file, how)
         refuses(
             vaswani,
             hub,
@@ -92,7 +92,7 @@ def test_a_tokenizer_that_cannot_do_what_it_must(
     hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence
 ):
     folder = tiny_checkpoint()
-    verify_manifest(folder / file, content)
+    break_file(folder / file, content)
     refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
 
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.cli import main
 from vaswani_hf.model.scoring_vaswani import Translation
@@ -514,29 +515,6 @@ def test_a_json_line_that_is_none_is_named_with_its_number(command, copier_check
 
 
 # Several processes take seconds to start.
-
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are looked for in /proc")
-
-
-def processes_of(parent: int) -> list[int]:
-    """The children of a process."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(status[1]) == parent:
-            found.append(int(name))
-    return found
-
-
-def is_worker(pid: int) -> bool:
-    """True for a process that is alive and not the one that multiprocessing keeps for itself until the end."""
-    try:
-        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def test_without_a_text_no_process_starts(command, copier_checkpoint, source, tmp_path, monkeypatch):

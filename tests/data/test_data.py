@@ -361,7 +361,7 @@ def test_several_files_are_read_one_after_another(tmp_path, streaming):
         ),
         ("?.en", ["a.de"], "`source_file` and `target_file` must have equally many files, but have 3 and 1."),
         (["a.en"], [], "`target_file` must name a file, but is an empty list."),
-        ("*.fr", "a.de", "`source_file` must be an existing file, but there is none like {}/*.fr."),
+        ("*.fr", "a.de", "`source_file` must match an existing file, but no file matches {}/*.fr."),
         (["a.en", "c.en"], ["a.de", "b.de"], "`source_file` must be an existing file, but is {}/c.en."),
         # Each is aligned by itself, though together they have equally many lines.
         (

@@ -7,15 +7,14 @@ import pickle
 import signal
 import sys
 from itertools import count, islice
-from pathlib import Path
 
 import pytest
+from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
 from vaswani_hf.translation.workers import _that_travels, translate_in_processes
 
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are looked for in /proc")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,27 +23,6 @@ def quick_workers(python):
     multiprocessing.set_executable(python)
     yield
     multiprocessing.set_executable(sys.executable)
-
-
-def processes_of(parent: int) -> list[int]:
-    """The children of a process."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            status = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(status[1]) == parent:
-            found.append(int(name))
-    return found
-
-
-def is_worker(pid: int) -> bool:
-    """True for a process that is alive and not the one that multiprocessing keeps for itself until the end."""
-    try:
-        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 @needs_proc

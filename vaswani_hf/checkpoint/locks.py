@@ -175,7 +175,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Opens a lock file, which is made if there is none; None in a folder in which this user can make none."""
+    """Open or create a lock file; None if this user may not create files in the folder."""
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:

@@ -32,7 +32,7 @@ class Command:
 COMMANDS = {
     "train": Command("train from a recipe", train.TrainOptions, train.run),
     "plan": Command(
-        "what a recipe will cost: parameters, operations, memory, tokens, hours; nothing is read or downloaded",
+        "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading its data",
         plan.PlanOptions,
         plan.run,
     ),

@@ -113,7 +113,7 @@ class ModelOptions(Options):
 
 
 class DeviceOptions(Options):
-    """What a model computes on, and in which precision."""
+    """The device and the precision of a model."""
 
     device: str | None = None
     """cpu, cuda, cuda:1 …; a GPU where there is one by default"""
@@ -189,7 +189,7 @@ class RecipeOptions(Options):
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:
-    """What the command line knows of a field in addition to pydantic."""
+    """The command-line settings of a field, see `on_command_line`."""
     extra: Any = field.json_schema_extra
     return extra or {}
 
@@ -251,7 +251,7 @@ def type_of_field(field: FieldInfo) -> Any:
 
 
 def values_of(field: FieldInfo) -> str | None:
-    """What the help shows for the value of a field."""
+    """The placeholder for the value of a field in the help."""
     kind = type_of_field(field)
     if get_origin(kind) is Literal:
         return "{" + ",".join(get_args(kind)) + "}"

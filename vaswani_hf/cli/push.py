@@ -9,11 +9,11 @@ class PushOptions(Options):
     checkpoint: str = on_command_line(positional=True)
     """a checkpoint folder"""
     repository: str = on_command_line(positional=True)
-    """user/name; made if there is none"""
+    """the repository, user/name; it is created if it does not exist"""
     private: bool = False
-    """make the repository as a private one"""
+    """create the repository as private"""
     revision: str | None = None
-    """a branch, made if there is none, or refs/pr/N; main by default"""
+    """a branch (created if it does not exist) or refs/pr/N; main by default"""
     create_pr: bool = False
     """open a pull request to main"""
     tag: str | None = None

@@ -273,7 +273,7 @@ def _show(text: str) -> None:
 def _stream(
     translator: Any, options: TranslateOptions, chosen: TranslationOptions, read: ReadRequest
 ) -> None:
-    """Show greedy translations while the search goes on."""
+    """Print greedy translations word by word during the search."""
     show = functools.partial(_stream_one, translator, chosen)
     requests = CountedRequests(_requests(options, read))
     settled = translator.settled(requests, replace(chosen, window=1))

@@ -197,7 +197,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state from which `load_state_dict` goes on, the same in all processes, for any number of them.
+        """The state for `load_state_dict`. It is the same in all processes, for any number of processes.
 
         `position` is the number of batches, of all epochs and processes, that are done; None means all that
         were taken.
@@ -329,7 +329,7 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # What is made of a stream shares its place, a shard does not.
+        # Views of one stream share its position; a shard has its own position.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

@@ -124,7 +124,7 @@ def _paths(given: _Files, name: str) -> list[str]:
         if glob.has_magic(path) and not os.path.exists(path):
             found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
             if not found:
-                raise FileNotFoundError(f"`{name}` must be an existing file, but there is none like {path}.")
+                raise FileNotFoundError(f"`{name}` must match an existing file, but no file matches {path}.")
             paths += found
             continue
         if not os.path.isfile(path):
@@ -139,7 +139,7 @@ def _paths(given: _Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """What `vaswani distill` has recorded in the first line of each file of pairs; empty for other files."""
+    """The record of `vaswani distill` in the first line of each file of pairs; empty for other files."""
     records = []
     try:
         for path in _paths(files, "pairs_file") if files else []:

@@ -87,11 +87,13 @@ class SearchSettings:
     max_length_b: float | None = option(
         None, "longest translation: tokens in addition to `max_length_a`", least=0, whole=True
     )
-    no_repeat_ngram_size: int = option(0, "no sequence of as many tokens occurs twice", least=0)
+    no_repeat_ngram_size: int = option(0, "no sequence of this many tokens occurs twice", least=0)
     do_sample: bool = option(False, "draw translations instead of searching the best")
-    temperature: float = option(1.0, "of sampling: above 1 more varied, below 1 less", above=0)
-    top_k: int = option(50, "sample from as many tokens only", least=0)
-    top_p: float = option(1.0, "sample from the tokens that make up this probability only", above=0, most=1)
+    temperature: float = option(1.0, "temperature of sampling: above 1 more varied, below 1 less", above=0)
+    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
+    top_p: float = option(
+        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
+    )
 
 
 # The default of each setting by its name.
