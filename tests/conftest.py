@@ -32,7 +32,9 @@ for _name in os.environ.keys() - _ENVIRONMENT.keys():
     del os.environ[_name]
 os.environ.update(_ENVIRONMENT)
 
-from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM  # noqa: E402
+import factories  # noqa: E402
+
+from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
 from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
@@ -77,32 +79,6 @@ def bfloat16_in_hardware(request, set_bfloat16) -> bool:
 
 COPYING_STEPS = 400
 
-TINY = {
-    "vocab_size": 23,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 20,
-    "decoder_ffn_dim": 20,
-    "dropout": 0.0,
-}
-
-
-def _make_config(**fields) -> VaswaniConfig:
-    return VaswaniConfig(**TINY | fields)
-
-
-def _make_model(**fields) -> VaswaniForSeq2SeqLM:
-    torch.manual_seed(0)
-    model = VaswaniForSeq2SeqLM(_make_config(**fields)).eval()
-    with torch.no_grad():
-        # Biases of 0 and gains of 1 would hide that they are not used, and small weights that a mask is missing.
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
-
 
 @pytest.fixture(scope="session")
 def python():
@@ -143,13 +119,13 @@ def _curves_drawn_once():
 @pytest.fixture(scope="session")
 def tiny_config():
     """Make the smallest config that has every part, with these fields changed."""
-    return _make_config
+    return factories.tiny_config
 
 
 @pytest.fixture(scope="session")
 def tiny_model():
     """Make the model of such a config, the same at every call, in eval mode."""
-    return _make_model
+    return factories.tiny_model
 
 
 # Among them some that a small vocabulary splits, also in the middle of a character.
@@ -175,7 +151,7 @@ def copier() -> Translator:
         "encoder_ffn_dim": 64,
         "decoder_ffn_dim": 64,
     }
-    config = _make_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
+    config = factories.tiny_config(vocab_size=len(tokenizer), label_smoothing=0.0, **shape)
     torch.manual_seed(1)
     model = VaswaniForSeq2SeqLM(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)

@@ -1,0 +1,125 @@
+"""Recipes, configs, models and tokenizers that are small enough for tests. Each function makes a new object."""
+
+import copy
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.recipe import load_recipe
+
+# The smallest config that has every part.
+TINY_CONFIG = {
+    "vocab_size": 23,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 20,
+    "dropout": 0.0,
+}
+
+# A run of a second on the corpus of numbers, in float32.
+TINY_RECIPE: dict[str, Any] = {
+    "output_dir": "out",
+    "data": {
+        "source_language": "en",
+        "target_language": "de",
+        "corpus": "numbers",
+        "numbers_train_size": 300,
+        "max_length": 64,
+    },
+    "tokenizer": {"vocab_size": 280},
+    "model": {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "dropout": 0.1,
+        "label_smoothing": 0.1,
+    },
+    "training": {
+        "bf16": False,
+        "max_steps": 8,
+        "source_tokens_per_batch": 1500,
+        "target_tokens_per_batch": 1500,
+        "gradient_accumulation_steps": 2,
+        "warmup_steps": 4,
+        "logging_steps": 2,
+        "eval_steps": 4,
+        "save_steps": 4,
+    },
+    "decoding": {"num_beams": 2, "max_length": 8},
+}
+
+
+def tiny_config(**fields) -> VaswaniConfig:
+    """The smallest config that has every part, with these fields changed."""
+    return VaswaniConfig(**TINY_CONFIG | fields)
+
+
+def tiny_model(**fields) -> VaswaniForSeq2SeqLM:
+    """The model of `tiny_config(**fields)` in eval mode. The weights are the same at every call."""
+    torch.manual_seed(0)
+    model = VaswaniForSeq2SeqLM(tiny_config(**fields)).eval()
+    with torch.no_grad():
+        # Biases of 0 and gains of 1 would hide that they are not used, and small weights that a mask is missing.
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def tiny_recipe(changes: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """The values of the tiny recipe, with other values of `section.key`.
+
+    `changes` are values by dotted key (`{"training.max_steps": 4}`); keywords are whole sections or top-level keys
+    (`task="causal"`, `data={...}`). The value None removes a key or a section.
+    """
+    recipe = copy.deepcopy(TINY_RECIPE)
+    for name, value in keys.items():
+        recipe[name] = value
+        if value is None:
+            del recipe[name]
+    for dotted, value in (changes or {}).items():
+        *sections, key = dotted.split(".")
+        place = recipe
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+        if value is None:
+            del place[key]
+    return recipe
+
+
+def write_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any) -> Path:
+    """Writes `tiny_recipe(changes, **keys)` as YAML and gives back the path."""
+    path.write_text(yaml.safe_dump(tiny_recipe(changes, **keys), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def loaded_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any):
+    """Writes that recipe and loads it."""
+    return load_recipe(write_recipe(path, changes, **keys))
+
+
+@functools.cache
+def _trained_tokenizer(texts: tuple[str, ...], vocab_size: int, options: tuple):
+    return train_tokenizer(list(texts), vocab_size, **dict(options))
+
+
+def tiny_tokenizer(
+    texts: Sequence[str] = ("one two three eins zwei drei",), vocab_size: int = 280, **options
+):
+    """A tokenizer trained on these texts. A process trains each tokenizer once and gives back copies."""
+    texts = (texts,) if isinstance(texts, str) else tuple(texts)
+    return copy.deepcopy(_trained_tokenizer(texts, vocab_size, tuple(sorted(options.items()))))
