@@ -10,7 +10,8 @@ import pytest
 
 from vaswani_hf.cli import COMMANDS, main
 from vaswani_hf.cli.options import CommandParser, Options, add_options, normalised, on_command_line
-from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.model.generation_vaswani import SearchSettings
+from vaswani_hf.model.translator_vaswani import TranslationOptions
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,10 +14,15 @@ from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
-from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
-from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.model.inputs_vaswani import Request
 from vaswani_hf.model.text_rules_vaswani import is_loop
-from vaswani_hf.model.translator_vaswani import Request, batches_by_length, tags_of
+from vaswani_hf.model.translator_vaswani import (
+    Hypothesis,
+    PyTorchBackend,
+    TranslationOptions,
+    batches_by_length,
+    tags_of,
+)
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = (

@@ -20,9 +20,8 @@ from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.lines import parse_json
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.ctranslate2_files import CTranslate2Files
 from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
 from .options import SEARCH, EngineOptions, RecipeOptions, on_command_line, translation_options

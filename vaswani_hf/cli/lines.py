@@ -12,9 +12,8 @@ from itertools import islice
 from typing import Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.workers import translate_in_processes
 from .options import WorkerOptions
 

@@ -2,7 +2,7 @@
 
 Each command has a class derived from `Options`. A field has a type, a default, a range, and the help beneath it. A rule
 that joins several options is a validator of the class. The options of a translation are derived from the dataclasses
-of `model.options_vaswani`, which `Translator` and the pipeline use too.
+of `model.generation_vaswani` and `model.translator_vaswani`, which `Translator` and the pipeline use too.
 """
 
 import argparse
@@ -18,7 +18,9 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..model.configuration_vaswani import nearest_name
-from ..model.options_vaswani import SearchSettings, TranslationOptions, type_of
+from ..model.generation_vaswani import SearchSettings
+from ..model.inputs_vaswani import type_of
+from ..model.translator_vaswani import TranslationOptions
 from ..settings.base import Settings
 
 # The options of a translation and of its search that the command line has.

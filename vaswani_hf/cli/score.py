@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..data.lines import decoded, read_raw_lines
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, try_parse
+from ..model.inputs_vaswani import InvalidInput, try_parse
+from ..model.translator_vaswani import Translation
 from .lines import count_lines, naming_bad_lines, translation_as_json, with_progress
 from .options import SCORING, ComputingOptions, EnsembleOptions, on_command_line, translation_options
 from .output import check_output, standard_output

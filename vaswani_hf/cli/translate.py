@@ -11,9 +11,8 @@ from pydantic import model_validator
 from transformers import TextStreamer
 
 from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
+from ..model.inputs_vaswani import InvalidInput, Request, try_parse, unwrap
+from ..model.translator_vaswani import Translation, TranslationOptions, results_of_lines
 from .lines import (
     CountedRequests,
     count_lines,
