@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, Features
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_batches
-from vaswani_hf.data.columns import PairRows, corpus_digest, pair_lengths
-from vaswani_hf.data.preparation import ID_FEATURES
+from vaswani_hf.data.batching import PairCollator, PairRows, TokenBudgetSampler, cut_into_batches
+from vaswani_hf.data.columns import pair_lengths
+from vaswani_hf.data.corpus import ID_FEATURES
+from vaswani_hf.data.corpus_cache import corpus_digest
 
 
 def prepared_pairs(num_pairs: int, path: Path) -> Dataset:

@@ -23,8 +23,8 @@ import torch
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from vaswani_hf.data.columns import keep_free_memory
 from vaswani_hf.data.corpus import Corpus
+from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS

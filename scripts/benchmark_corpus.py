@@ -113,7 +113,7 @@ def run_recorded(arguments: list[str]) -> int:
     record("load_splits", "read", [translation])
     record("write_tokenizers", "train the tokenizer", [translation])
     record("prepare_pairs", "tokenise", [corpus])
-    record("kept_digest", "digest", [corpus])
+    record("cached_digest", "digest", [corpus])
     record("__init__", "pack", [trainer.TokenBudgetSampler])
     record("get_batch_samples", "batch", [trainer.VaswaniTrainer])
     record("training_step", "step", [trainer.VaswaniTrainer])

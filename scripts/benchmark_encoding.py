@@ -30,9 +30,9 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     import datasets
     import pyarrow
 
-    from vaswani_hf.data import preparation
-    from vaswani_hf.data.columns import corpus_digest
-    from vaswani_hf.data.reading import PairSource, load_pairs
+    from vaswani_hf.data import corpus, text_encoder
+    from vaswani_hf.data.corpus import PairSource, load_pairs
+    from vaswani_hf.data.corpus_cache import corpus_digest
     from vaswani_hf.data.tokenizer_training import texts_of, train_tokenizer
 
     datasets.disable_progress_bars()
@@ -42,7 +42,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
             encodings = self._tokenizer.encode_batch_fast(texts)
             return pyarrow.array([encoding.ids for encoding in encodings], pyarrow.list_(pyarrow.int32()))
 
-        preparation.TextEncoder.__call__ = encode  # type: ignore[method-assign]
+        text_encoder.TextEncoder.__call__ = encode  # type: ignore[method-assign]
     once = load_pairs(PairSource(arguments.source, arguments.target))
     tokenizer = train_tokenizer(texts_of(once, ("source", "target"), 100), arguments.vocab_size)
     pairs = load_pairs(
@@ -50,7 +50,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     )
     load, cpu, wall = os.getloadavg()[0], cpu_seconds(), time.perf_counter()
     num_proc = arguments.num_proc if arguments.num_proc > 1 else None
-    prepared, _ = preparation.prepare_pairs(
+    prepared, _ = corpus.prepare_pairs(
         pairs, tokenizer, tokenizer, max_length=100, max_length_ratio=3.0, num_proc=num_proc
     )
     numbers = {

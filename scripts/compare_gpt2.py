@@ -19,8 +19,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
-from vaswani_hf.data.batching import TokenBudgetSampler
-from vaswani_hf.data.columns import PairRows, pair_lengths
+from vaswani_hf.data.batching import PairRows, TokenBudgetSampler
+from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.evaluation.evaluate import negative_log_likelihood
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.language_modeling import TextData, TextTokenizer

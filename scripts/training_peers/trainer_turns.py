@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from transformers import TrainerCallback
 
 from training_peers.turns import Turns
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
-from vaswani_hf.data.columns import PairRows, pair_lengths
+from vaswani_hf.data.batching import PairCollator, PairRows, TokenBudgetSampler
+from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 

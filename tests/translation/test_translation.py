@@ -464,7 +464,7 @@ assert main(["translate", {checkpoint!r}, "--text", "one", "--max_new_tokens", "
 assert main(["score", {checkpoint!r}, "--source", {text!r}, "--target", {text!r}, "--device", "cpu"]) == 0
 from transformers import pipeline
 assert pipeline("translation", model={checkpoint!r}, device="cpu")("one", max_new_tokens=2)
-print("vaswani_hf.data.reading" in sys.modules)
+print("vaswani_hf.data.corpus" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["False"]), result.stderr

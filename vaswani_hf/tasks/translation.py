@@ -16,18 +16,19 @@ from ..data.batching import PairCollator
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import (
     Corpus,
-    encode_corpus,
+    PairSource,
     join_corpora,
     load_dataset_split,
+    load_pairs,
     load_splits,
-    pin_dataset,
     refuse_unusable,
     split_name,
 )
-from ..data.corpus_cache import write_tokenizers
+from ..data.corpus_cache import CACHE_REMEDY
+from ..data.dataset_hub import pin_dataset
 from ..data.lines import refuse_blank
-from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
-from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
+from ..data.pair_files import distillation_records
+from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import exact_match_by, score_translations
 from ..evaluation.evaluate import evaluate_translator
@@ -270,13 +271,14 @@ class Translation(Task):
         if rate > 0:
             bpe_dropout = (BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
         pad_token_id = source_tokenizer.pad_token_id
-        train_collator = PairCollator(
-            pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
-        )
-        return encode_corpus(
-            texts,
-            (source_tokenizer, target_tokenizer),
-            (train_collator, PairCollator(pad_token_id)),
+        return Corpus(
+            texts=texts,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train_collator=PairCollator(
+                pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
+            ),
+            validation_collator=PairCollator(pad_token_id),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,

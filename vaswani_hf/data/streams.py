@@ -1,19 +1,9 @@
-"""Training batches without an end: epoch after epoch, from any batch on, shared between processes.
+"""Token-budget batches of a stream, whose size is unknown and which is read during the training.
 
-`EndlessSampler` takes the batches of a corpus on disk from batching.py, and `EndlessStream` those of a
-stream, window by window. `WeightedPairs` chooses the pairs of each epoch if corpora have weights. A killed
-run goes on exactly, with the number of the batches that it has computed, and for a stream with the state of
-the last window.
-
-The batches of all epochs are one sequence, whatever the number of processes, and none is left out. Process r
-of n takes the batches whose number in the sequence leaves the remainder r when divided by n. With gradient
-accumulation over a batches, step s of the optimizer therefore takes the batches from s * n * a on, n * a of
-them, for any n and a with this product; they may belong to two epochs.
-
-Legend of shapes: N pairs of all corpora, P places of an epoch of weighted corpora.
+`EndlessStream` reads the stream window by window, and makes batches of each window as batching.py makes batches of a
+corpus. A killed run continues exactly, because its checkpoint has the state of the current window.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,144 +11,10 @@ import numpy as np
 import torch.utils.data
 from datasets import IterableDataset
 
-from .batching import TokenBudgetSampler, cut_into_batches, order_by_length
-from .columns import PairRows
+from .batching import cut_into_batches
 
-# The shards of a stream that are read in turn. Files of one language, domain or corpus stand side by side.
-_SHARDS_AT_ONCE = 8
-
-
-class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """The batches of epoch after epoch that one process takes, as lists of (epoch, number of the pair)."""
-
-    def __init__(
-        self,
-        sampler: TokenBudgetSampler,
-        position: int = 0,
-        *,
-        num_processes: int = 1,
-        process_index: int = 0,
-    ):
-        """Starts after the first `position` batches, of all epochs and processes.
-
-        The process with the number `process_index` takes its share of the batches that `num_processes`
-        processes compute.
-        """
-        self._sampler = sampler
-        self._position = position
-        self._num_processes = num_processes
-        self._process_index = process_index
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """The number of batches of an epoch, for all processes together."""
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return itertools.islice(self._sequence(), self._process_index, None, self._num_processes)
-
-    def _sequence(self) -> Iterator[list[tuple[int, int]]]:
-        first_epoch, seen = divmod(self._position, len(self._sampler))
-        for epoch in itertools.count(first_epoch):
-            self._sampler.set_epoch(epoch)
-            for batch in itertools.islice(self._sampler, seen, None):
-                yield [(epoch, number) for number in batch]
-            seen = 0
-
-
-class EpochPairs(PairRows):
-    """Prepared pairs by (epoch, number), each with its `epoch`, which decides BPE-dropout with the number.
-
-    If an epoch has a pair several times (see `WeightedPairs`), the number tells its `copy` too, from 0 on.
-    """
-
-    def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
-        pairs = super().__getitems__([number % len(self) for _, number in keys])
-        for (epoch, number), pair in zip(keys, pairs, strict=True):
-            pair["epoch"] = epoch
-            pair["copy"] = number // len(self)
-        return pairs
-
-
-class WeightedPairs:
-    """The pairs of each epoch if corpora have weights.
-
-    A corpus of n pairs with the weight w has m = round(w * n) places in every epoch. Its pairs stand in the
-    order of their lengths, and place j is taken by pair floor((j * n + r) / m), where each epoch draws r from
-    0 to n - 1. So each pair has floor(m / n) or ceil(m / n) places in an epoch, and m / n on the average. A
-    place is as long as the longest pair that may take it, so that batches that are cut by the places serve
-    every epoch.
-
-    Attributes:
-        source_lengths (ndarray): [P] int64 source tokens of the places of all corpora.
-        target_lengths (ndarray): [P] int64 target tokens of the places of all corpora.
-        num_pairs (list): The number of pairs of each corpus.
-        num_places (list): The number of places of each corpus in an epoch.
-    """
-
-    def __init__(
-        self,
-        source_lengths: np.ndarray,
-        target_lengths: np.ndarray,
-        corpora: np.ndarray,
-        weights: list[float],
-        seed: int,
-    ):
-        """Puts the pairs of each corpus in the order of their lengths.
-
-        `corpora` has the number of the corpus of each of [N] pairs, and `weights` says how often each pair of a
-        corpus is seen in an epoch, on the average. `seed` decides, with the epoch, which pairs are seen.
-        """
-        self._seed = seed
-        # Pairs of equal lengths stand in a random order.
-        mixed = np.random.default_rng(seed).permutation(len(corpora))
-        order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
-        self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
-        self.num_pairs = [len(pairs) for pairs in self._pairs]
-        self.num_places = []
-        source_parts = []
-        target_parts = []
-        for pairs, weight in zip(self._pairs, weights, strict=True):
-            # The smallest corpus has a place, however small its weight is.
-            least = int(weight > 0 and len(pairs) > 0)
-            num_places = max(least, round(weight * len(pairs)))
-            self.num_places.append(num_places)
-            if num_places > 0:
-                source_parts.append(_longest_in_places(source_lengths[pairs], num_places))
-                target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
-        if not source_parts:
-            raise ValueError(
-                f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
-                f" {self.num_pairs} pairs after cleaning; give one with pairs a weight above 0."
-            )
-        self.source_lengths = np.concatenate(source_parts)
-        self.target_lengths = np.concatenate(target_parts)
-
-    def of_epoch(self, epoch: int) -> np.ndarray:
-        """The number of the pair in each place, [P] int64.
-
-        The second time in an epoch the number of a pair is higher by N, the third time by 2 N.
-        """
-        # The sampler of the batches has the generator of [seed, epoch].
-        generator = np.random.default_rng([self._seed, epoch, 1])
-        total = sum(self.num_pairs)
-        numbers = []
-        for pairs, num_places in zip(self._pairs, self.num_places, strict=True):
-            if num_places > 0:
-                start = generator.integers(len(pairs))
-                ranks = (np.arange(num_places) * len(pairs) + start) // num_places
-                copies = np.arange(num_places) - np.searchsorted(ranks, ranks)
-                numbers.append(pairs[ranks] + copies * total)
-        return np.concatenate(numbers)
-
-
-def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """The length of the longest pair that may take each place, [num_places]."""
-    places = np.arange(num_places)
-    first = places * len(lengths) // num_places
-    last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` takes the pairs before the first pair of the next place. The last pair may be that one.
-    return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])
+# The number of shards that are read in turn, because each shard may have one language, domain or corpus only.
+_NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
@@ -309,7 +165,7 @@ class ShuffledShards:
         self._open = [self._begin(shard, epoch, state) for shard, state in place["open"]]
         self._num_opened = place["opened"]
         self._turn = place["turn"]
-        while len(self._open) < _SHARDS_AT_ONCE and self._num_opened < len(order):
+        while len(self._open) < _NUM_OPEN_SHARDS and self._num_opened < len(order):
             self._open_next(order, epoch, len(self._open))
         while self._open:
             pair = next(self._open[self._turn][2], None)
