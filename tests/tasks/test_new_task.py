@@ -57,7 +57,7 @@ class Summarization(Translation):
     def validation_metrics(self, evaluation):
         return tuple(self.metrics)
 
-    def validation_scores(self, outputs, targets, evaluation):
+    def score_outputs(self, outputs, targets, evaluation):
         return rouge(outputs, targets)
 
     def score_test_split(self, folder, test, data, evaluation, device):
