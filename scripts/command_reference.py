@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vaswani_hf.cli import COMMANDS
-from vaswani_hf.cli.options import option_of, type_of_field, values_of
+from vaswani_hf.cli import COMMANDS, option_of, type_of_field, values_of
 
 HEAD = """# Commands
 
@@ -27,7 +26,7 @@ def command_reference() -> str:
         rows = ["| option | values | default | meaning |", "|---|---|---|---|"]
         rows += [_row(name, field) for name, field in fields.items()]
         parts.append("\n".join(rows) + "\n")
-        if command.has_overrides:
+        if command.has_recipe_keys:
             parts.append("Any key of the recipe can follow as `--key value`.\n")
     return "\n".join(parts)
 

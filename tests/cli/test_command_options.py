@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.cli import COMMANDS, main
-from vaswani_hf.cli.options import CommandParser, Options, add_options, normalised, on_command_line
+from vaswani_hf.cli import COMMANDS, CommandParser, add_options, main, normalised
+from vaswani_hf.cli.options import Options, on_command_line
 from vaswani_hf.model.generation_vaswani import SearchSettings
 from vaswani_hf.model.translator_vaswani import TranslationOptions
 

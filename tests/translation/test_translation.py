@@ -13,7 +13,7 @@ from transformers import set_seed
 from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
+from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.inputs_vaswani import Request
 from vaswani_hf.model.text_rules_vaswani import is_loop
 from vaswani_hf.model.translator_vaswani import (
@@ -491,7 +491,7 @@ def test_batches_hold_each_piece_once_within_the_budget():
 
 def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
     sources, references = ["one two", "three"], ["eins zwei", "drei "]
-    results = evaluate_translator(translator, sources, references, max_new_tokens=5)
+    results = evaluate(translator, sources, references, max_new_tokens=5)
     expected = sacrebleu.BLEU().corpus_score(results["translations"], [["eins zwei", "drei"]])
     assert results["bleu"] == pytest.approx(expected.score)
     nats = tokens = 0

@@ -31,7 +31,7 @@ from ..data.pair_files import distillation_records
 from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import exact_match_by, score_translations
-from ..evaluation.evaluate import evaluate_translator
+from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.data import SPLITS, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
@@ -201,9 +201,9 @@ class TranslationEvaluation(EvaluationSettings):
     """Translate the validation split at each validation, and log its BLEU."""
 
     @property
-    def scores_validation_outputs(self) -> bool:
-        """True if each validation translates."""
-        return self.validation_bleu
+    def validation_switch(self) -> str | None:
+        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        return "validation_bleu" if self.validation_bleu else None
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer of BLEU that this machine does not have."""
@@ -306,16 +306,14 @@ class Translation(Task):
         # A greedy search is enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
-    def validation_scores(
+    def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
-    ) -> dict[str, float]:
-        scores = score_translations(
-            outputs,
-            [target.strip() for target in targets],
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
+    ) -> dict[str, Any]:
+        # A line of a corpus may end in spaces. They are not part of the sentence.
+        references = [target.strip() for target in targets]
+        return score_translations(
+            outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
         )
-        return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
         self,
@@ -327,15 +325,12 @@ class Translation(Task):
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
-        scores = evaluate_translator(
-            translator,
-            list(test["source"]),
-            list(test["target"]),
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-            tokens_per_batch=evaluation.tokens_per_batch,
+        targets = list(test["target"])
+        measured = translate_and_measure(
+            translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
         )
-        translations = scores.pop("translations")
+        translations = measured.pop("translations")
+        scores = self.score_outputs(translations, targets, evaluation) | measured
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"

@@ -380,7 +380,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
-            metrics |= self.task.validation_scores(outputs, list(pairs["target"]), self.evaluation)
+            scores = self.task.score_outputs(outputs, list(pairs["target"]), self.evaluation)
+            names = self.task.validation_metrics(self.evaluation)
+            metrics |= {name: float(scores[name]) for name in names}
         return metrics
 
     def _validation_batches(self) -> DataLoader:
