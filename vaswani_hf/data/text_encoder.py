@@ -40,7 +40,7 @@ class TextEncoder:
     """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, but each distinct word once.
 
     A tokenizer spends most of its time on words that it has encoded before. Looking words up takes
-    a third of the time (scripts/benchmark_encoding.md).
+    a third of the time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):

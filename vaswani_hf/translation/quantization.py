@@ -2,7 +2,7 @@
 
 torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per
 layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
-scripts/benchmark_generation.md).
+scripts/benchmarks/generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """

@@ -1,6 +1,6 @@
 """What a corpus of the paper's size costs: seconds and peak memory of each phase of a run on generated sentence pairs.
 
-Run `python scripts/benchmark_corpus.py FOLDER [--pairs 4500000] [--num_proc 2]`. The pairs are words by rules, as frequent as
+Run `python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]`. The pairs are words by rules, as frequent as
 Zipf's law says, in sentences as long as those of WMT 2014. Three runs of `vaswani train` follow: the first one, a new one on
 the corpus that the first one has prepared, and the first one resumed. The tiny model leaves the time to the data. Memory is
 the sum over the process and its children, twice a second, of what /proc/PID/smaps_rollup states: the resident pages (Rss), the

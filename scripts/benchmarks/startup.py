@@ -1,6 +1,6 @@
 """How long `vaswani translate` takes for one word, against importing a model and a tokenizer of transformers alone.
 
-Run `python scripts/benchmark_startup.py CHECKPOINT [--repetitions 7]`. Both are fresh processes, in turn.
+Run `python scripts/benchmarks/startup.py CHECKPOINT [--repetitions 7]`. Both are fresh processes, in turn.
 """
 
 import argparse

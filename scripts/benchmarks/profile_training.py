@@ -1,6 +1,6 @@
 """Where the time of a training step goes: products of matrices, attention, dropout, the loss, the optimizer, Python.
 
-`python scripts/profile_training.py [--width 128 …]` takes the same model and batch as `benchmark_training.py --same_batch`.
+`python scripts/benchmarks/profile_training.py [--width 128 …]` takes the same model and batch as `benchmark_training.py --same_batch`.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def read_settings() -> SimpleNamespace:
-    """What is measured, from the file that the command names; the keys are those that benchmark_training.py writes."""
+    """What is measured, from the file that the command names; the keys are those that training.py writes."""
     return SimpleNamespace(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
 
 

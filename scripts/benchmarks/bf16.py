@@ -1,10 +1,10 @@
 """Speed of bfloat16 against float32 on this machine: whole training steps by shape, and Muon's products by the shape of a matrix.
 
-    python scripts/benchmark_bf16.py [--threads 1 2] [--pairs 7] [--shapes numbers.yaml d256] [--part steps products]
+    python scripts/benchmarks/bf16.py [--threads 1 2] [--pairs 7] [--shapes numbers.yaml d256] [--part steps products]
 
 Prints one line per measurement: the medians of both times, and the median and the range of the ratios float32 / bfloat16. Each
 ratio is that of two measurements that follow each other, because other work may run on the machine. The steps are those of the
-trainer of `vaswani train`, on the corpus of number words. Logs are in benchmark_bf16.md.
+trainer of `vaswani train`, on the corpus of number words. Logs are in bf16.md.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Time to make training batches from a corpus on disk, against rows that `datasets` gathers, in one run.
 
-Prints medians over interleaved repetitions, and ratios: `python scripts/benchmark_batches.py [--pairs 500000 …]`.
+Prints medians over interleaved repetitions, and ratios: `python scripts/benchmarks/batches.py [--pairs 500000 …]`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Table 3 of the paper as a plan: parameters and cost of each row beside the paper's, as Markdown. Nothing is trained.
 
-Run `python scripts/table3.py`. The rows are the recipes in configuration/table3/.
+Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from vaswani_hf.training.plan import (
 )
 from vaswani_hf.training.planned_model import planned_config, planned_model
 
-FOLDER = Path(__file__).parents[1] / "configuration" / "table3"
+FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
 
 
 class PaperRow(NamedTuple):

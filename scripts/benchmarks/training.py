@@ -1,6 +1,6 @@
 """Training speed, memory and utilisation of this package and of its competitors, interleaved, as one table per shape.
 
-    python scripts/benchmark_training.py --source train.en.gz --target train.de.gz \
+    python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
 Each competitor is a process that trains for some tokens while the others wait, then the next one does; all see the same
@@ -222,7 +222,7 @@ def measure(
     path = folder / "settings.json"
     path.write_text(json.dumps(settings), encoding="utf-8")
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent)]),
+        "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parents[1])]),
         "OMP_NUM_THREADS": str(arguments.threads),
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "TOKENIZERS_PARALLELISM": "false",

@@ -1,6 +1,6 @@
 """A memory network on this package's attention (Sukhbaatar et al. 2015): the question is the query, statements are keys and values.
 
-Run `python scripts/memory_network.py [--hops 1 2 3]`. It makes stories (who is where, what was dropped where, which colour),
+Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. It makes stories (who is where, what was dropped where, which colour),
 trains a network for each number of hops, and prints the accuracy on held-out stories by the number of statements that an answer
 takes, and a story with the attention over its statements. Shapes: B questions, S statements, J words, D width.
 """

@@ -1,6 +1,6 @@
 """Translate a column of Parquet files with Ray Data, on the processors of this machine or of a whole cluster.
 
-Run `python scripts/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip install 'vaswani_hf[ray]'`.
+Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip install 'vaswani_hf[ray]'`.
 INPUT is a Parquet file or a folder of them, OUTPUT another folder; all machines see both. NAME.parquet gives its rows in
 their order, `--rows_per_file` to a file: NAME-00000-of-00003.parquet and so on, with a column `translation` beside the
 others; null stays null. Each worker holds one model and one processor. A file is there when it is whole: run the command

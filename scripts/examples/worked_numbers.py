@@ -1,6 +1,6 @@
 """The numeric examples of the lecture notes, computed by this package, with every intermediate, as a page of Markdown.
 
-Run `python scripts/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py holds each number against
+Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py holds each number against
 plain arithmetic, and says where the notes are wrong.
 """
 

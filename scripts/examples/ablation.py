@@ -1,6 +1,6 @@
 """Variations of one recipe, trained one after the other and compared on the validation split: a table and a picture.
 
-Run `python scripts/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and what each run of it changes:
+Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and what each run of it changes:
 
     recipe: ../multi30k_en_de.yaml            # relative to the list
     all: {max_steps: 1000}                    # for all runs; may be left out

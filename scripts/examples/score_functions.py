@@ -1,7 +1,7 @@
 """The score functions of attention side by side: why dot products are scaled, and what each learns and costs.
 
-`python scripts/score_functions.py scaling`: entropy and gradient of the softmax over the width of keys; seconds.
-`python scripts/score_functions.py training`: the quick start with each score function, exact match on its held-out
+`python scripts/examples/score_functions.py scaling`: entropy and gradient of the softmax over the width of keys; seconds.
+`python scripts/examples/score_functions.py training`: the quick start with each score function, exact match on its held-out
 numbers, and the time of a training step against that of scaled dot products. About 40 minutes on 2 CPU cores; a run that
 was interrupted goes on. Tables are printed, the picture and the checkpoints are in the folder `--output`.
 """
@@ -23,7 +23,7 @@ from vaswani_hf.model.attention_vaswani import attention_class
 from vaswani_hf.model.configuration_vaswani import ATTENTION_SCORES
 from vaswani_hf.recipe import load_recipe
 
-RECIPE = Path(__file__).parents[1] / "configuration" / "numbers.yaml"
+RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
 # Formula and source of each; the letters are those of attention_vaswani.
 SOURCES = {
     "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Eq. (1)"),

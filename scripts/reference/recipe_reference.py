@@ -1,7 +1,7 @@
 """Write docs/recipe_keys.md, the page of all keys of a recipe, and configuration/recipe.schema.json, by which editors
 complete recipes.
 
-    python scripts/recipe_reference.py
+    python scripts/reference/recipe_reference.py
 """
 
 import ast
@@ -23,7 +23,7 @@ from vaswani_hf.settings.base import Settings, shown
 
 RECIPES = recipe_classes()
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
@@ -42,7 +42,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
 HEAD = """# The keys of a recipe
 
-`python scripts/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
+`python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
 [recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the same help.
 
 A key of the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or

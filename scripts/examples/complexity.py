@@ -1,6 +1,6 @@
 """Table 1 of "Attention Is All You Need", measured: what a layer costs, and how far apart it leaves two positions.
 
-Run `python scripts/complexity.py [--quick] [--picture complexity.png]`. It prints a table and writes a picture.
+Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. It prints a table and writes a picture.
 
 FLOPs are counted by torch.utils.flop_counter, which sees matrix products and convolutions, two for a multiplication and an
 addition, and neither softmax, gates, masks nor biases. Exponents of FLOPs and seconds come from a regression of their

@@ -1,7 +1,7 @@
 """Time and memory of restricted self-attention (Section 4) against full attention over the length, in one run.
 
 A forward and a backward pass of one attention, its mask included. Prints medians over interleaved repetitions with the
-slope of a line through their logarithms, and draws them: `python scripts/benchmark_window.py [--window 128 …]`.
+slope of a line through their logarithms, and draws them: `python scripts/benchmarks/window.py [--window 128 …]`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Time and memory of a training step against MarianMT of the same shape, on the same random batches, in one run.
 
-Prints medians over interleaved repetitions, and ratios: `python scripts/benchmark_training.py --same_batch [--width 128 …]`.
+Prints medians over interleaved repetitions, and ratios: `python scripts/benchmarks/training.py --same_batch [--width 128 …]`.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def main(words: list[str] | None = None) -> None:
     for name in names:
         command = [
             sys.executable,
-            str(Path(__file__).parents[1] / "benchmark_training.py"),
+            str(Path(__file__).parents[1] / "training.py"),
             *words,
             "--memory-of",
             name,

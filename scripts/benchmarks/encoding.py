@@ -1,6 +1,6 @@
 """Seconds to encode a corpus: each word once (`TextEncoder`) against `encode_batch_fast` for whole sentences.
 
-Run `python scripts/benchmark_encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]`. Both ways
+Run `python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]`. Both ways
 take turns, each in a new process with its own cache. CPU seconds are those of the process and its children.
 Other work on the machine changes CPU seconds less than wall seconds. The digest shows that the token ids are
 the same.

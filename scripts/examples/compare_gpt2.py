@@ -1,6 +1,6 @@
 """Our causal language model beside GPT-2 of transformers: the same text, batches, steps and size; perplexity and time of a step.
 
-    python scripts/compare_gpt2.py --train train.en.gz --test test.en.gz
+    python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
 The two take turns on every batch, so that a machine that becomes slower does so for both. Ours has the shape and the
 initialisation of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in attention, and weights with a

@@ -1,6 +1,6 @@
 """Beam search against MarianMT and CTranslate2 with the same weights on the same sentences, in one run.
 
-`python scripts/benchmark_generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]` prints one table:
+`python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]` prints one table:
 medians over interleaved repetitions, ratios to MarianMT in its usual use (file order, batches of 32), peak memory beyond
 the loaded model, each in a process of its own, how many translations are those of MarianMT, how many are others than those
 of our search in float32, and BLEU. Our search is measured in bfloat16 and with weights in int8 too. `--base` measures a model of the
