@@ -39,6 +39,7 @@ from ..model.generation_vaswani import (
     validate_search_fields,
 )
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
@@ -92,7 +93,7 @@ class CTranslate2Backend:
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
+                f"The format 'ctranslate2' needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..processor import capability
+from ..version import install_command
 
 # What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
 _HARMLESS = {
@@ -82,7 +83,7 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
         from torchao.quantization import Int8Tensor  # noqa: F401
     except ImportError:
         raise ValueError(
-            "`quantization` int8 needs torchao; `pip install vaswani_hf[int8]` brings a version that has it."
+            f"`quantization` int8 needs torchao; install it with `{install_command('int8')}`."
         ) from None
 
 
