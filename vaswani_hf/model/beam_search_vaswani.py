@@ -46,6 +46,7 @@ from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gat
 
 # The score of a missing candidate or translation, as in transformers. Real scores are far above NEG_INF / 2.
 NEG_INF = -1e9
+
 # The criteria of transformers that the search replaces by its own checks.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
@@ -130,6 +131,555 @@ class StoppingRule(Protocol):
         """[N] bool: True if a sentence has enough translations, even if better ones could follow."""
 
 
+@dataclass(frozen=True)
+class SearchStrategies:
+    """The replaceable parts of a search, for `generate(..., search=SearchStrategies(...))`.
+
+    A part that is None follows from the settings of `generate`.
+
+    Args:
+        ensemble (Sequence): Further models. The probabilities of all models are averaged.
+        must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
+            translation must contain. Excludes `candidates` and `stopping_rule`.
+        warns_of_unmet (bool): True to warn of phrases that a translation lacks.
+        candidates (CandidateSelection, optional): By default `best_candidates`, or `drawn_candidates` with
+            `do_sample`.
+        scorer (Scorer, optional): By default `PenaltyScorer`.
+        stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
+    """
+
+    ensemble: Sequence[Any] = ()
+    must_contain: Sequence[Any] | None = None
+    warns_of_unmet: bool = True
+    candidates: CandidateSelection | None = None
+    scorer: Scorer | None = None
+    stopping_rule: StoppingRule | None = None
+
+    @property
+    def replaced(self) -> list[str]:
+        """The names of the parts that the caller replaces."""
+        return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
+
+
+@dataclass
+class SearchTask:
+    """A batch to search: what `generate` has prepared, and the strategies."""
+
+    # The model, followed by the other models of the ensemble. `inputs` has the inputs of each model for B
+    # sentences.
+    models: list[Any]
+    inputs: list[dict[str, Any]]
+    # [B, P] int64, the beginnings of the translations; and [B] int64, the maximum numbers of new tokens.
+    prompt: torch.Tensor
+    limits: torch.Tensor
+    # [B, S], needed for the coverage.
+    source_mask: torch.Tensor | None
+    processors: LogitsProcessorList
+    # Custom criteria. The search itself checks `</s>` and limits.
+    criteria: list[Any]
+    strategies: SearchStrategies
+    # True if all sentences stay to the end, and each step records the outputs of transformers.
+    transformers_compatible: bool
+    # Receives whether this search is over, and returns whether another step is necessary.
+    goes_on: Callable[[bool], bool]
+
+    def run(
+        self,
+        config: GenerationConfig,
+        *,
+        candidates: CandidateSelection | None = None,
+        stopping_rule: StoppingRule | None = None,
+        sentences: torch.Tensor | None = None,
+        rows_per_sentence: int | None = None,
+    ) -> "BeamSearch":
+        """Run the search of `sentences` [N] int64, by default all. Returns the finished search.
+
+        The other arguments are those of `BeamSearch`.
+        """
+        device = self.prompt.device
+        if sentences is None:
+            sentences = torch.arange(len(self.prompt), device=device)
+        if candidates is None:
+            candidates = drawn_candidates if config.do_sample else best_candidates
+        if stopping_rule is None:
+            # A processor may raise scores, so that bounds do not hold. Then count as many results as
+            # transformers.
+            is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
+            num_counted = config.num_return_sequences if is_exact else config.num_beams
+            stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
+        decoders = [
+            self._decoder(model, inputs, config)
+            for model, inputs in zip(self.models, self.inputs, strict=True)
+        ]
+        # Reading may be delayed if a superfluous step has no effect: no sampling, no outputs, no custom
+        # parts.
+        has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
+        has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
+        search = BeamSearch(
+            config,
+            decoders,
+            self.prompt,
+            self.limits,
+            candidates=self.strategies.candidates or candidates,
+            scorer=self.strategies.scorer or PenaltyScorer(config),
+            stopping_rule=self.strategies.stopping_rule or stopping_rule,
+            sentences=sentences,
+            source_mask=self.source_mask,
+            processors=self.processors,
+            criteria=self.criteria,
+            rows_per_sentence=rows_per_sentence,
+            excluded=self.models[0].excluded_class(0.0, None),
+            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
+            transformers_compatible=self.transformers_compatible,
+        )
+        input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
+        # Use inference mode, unless custom parts could need autograd.
+        is_direct = not (self.processors or self.strategies.replaced) and all(
+            decoder.is_direct for decoder in decoders
+        )
+        with torch.inference_mode() if is_direct else nullcontext():
+            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
+        return search
+
+    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
+        """The fast decoder if the model and the settings permit it, else the general decoder."""
+        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
+        # Models of other classes lack the attribute `supports_fast_path`.
+        if in_rows or not getattr(model, "supports_fast_path", False):
+            return RowDecoder(model, config, inputs)
+        return TreeAttentionDecoder(model, config, inputs)
+
+
+class BeamSearch:
+    """The search for the translations of a batch of sentences, all beams of all sentences at once.
+
+    Args:
+        config: The settings. `num_beams` is K and `num_return_sequences` is R.
+        decoders: One for each model. Probabilities of several models are averaged.
+        prompt: [B, P] int64, the beginning of each translation.
+        limits: [B] int64, the maximum number of new tokens of each sentence.
+        candidates: Chooses the candidates of each step.
+        scorer: Computes the scores of finished translations.
+        stopping_rule: Decides when the search of a sentence ends.
+        sentences: [N] int64, the indices of the sentences to search.
+        source_mask: [B, S], needed for the coverage.
+        processors: Functions that change log-probabilities.
+        criteria: Functions that end candidates, in addition to `</s>` and the limits.
+        rows_per_sentence: The number of beams or candidates of a sentence that processors and criteria see in
+        one
+            call; by default all.
+        excluded: The id of the padding token. No translation contains it.
+        reader: Delays reading from the device. None unless a superfluous step has no effect.
+        transformers_compatible: If True, all sentences stay to the end, and each step records the outputs of
+            transformers.
+    """
+
+    def __init__(
+        self,
+        config: GenerationConfig,
+        decoders: Sequence[Decoder],
+        prompt: torch.Tensor,
+        limits: torch.Tensor,
+        *,
+        candidates: CandidateSelection,
+        scorer: Scorer,
+        stopping_rule: StoppingRule,
+        sentences: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        processors: Sequence[Any],
+        criteria: Sequence[Any],
+        rows_per_sentence: int | None,
+        excluded: int | None,
+        reader: "DeferredReader | None",
+        transformers_compatible: bool,
+    ):
+        self.config = config
+        self.decoders = decoders
+        self.limits = limits
+        self.candidates = candidates
+        self.scorer = scorer
+        self.stopping_rule = stopping_rule
+        self.sentences = sentences
+        self.source_mask = source_mask
+        self.processors = LogitsProcessorList(processors)
+        self.criteria = StoppingCriteriaList(criteria)
+        self.rows_per_sentence = rows_per_sentence
+        self.excluded = excluded
+        self.reader = reader
+        self.transformers_compatible = transformers_compatible
+        self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
+        # On a CPU first check whether any candidate has ended. If none has, the rest of the step is
+        # unnecessary.
+        self.checks_ends_first = not (config.do_sample or needs_sync(limits))
+
+        # Tokens and numbers of tokens.
+        self.eos = config._eos_token_tensor
+        self.fill = padding_token(config)
+        self.pad = self.fill if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
+
+        # Numbers of beams and candidates.
+        num_ends = 0 if self.eos is None else len(self.eos)
+        self.num_beams = config.num_beams
+        self.num_candidates = max(2, 1 + num_ends) * config.num_beams
+
+        # The beams. At first all beams of a sentence are equal. Give all but the first the score NEG_INF.
+        num_searched = len(sentences)
+        self.prompt_length = prompt.shape[1]
+        self.num_new = 0
+        # [B, K, T, 1]: the tokens. If compatible with transformers [B, K, T, 2]: also the row of each token's
+        # beam.
+        paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
+        if transformers_compatible:
+            paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
+        self.paths = paths[sentences]  # [N, K, T, 1 or 2]
+        self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
+        self.scores[:, 0] = 0
+        # [N, K] int64: the indices of the beams of the previous step. The first step sets them.
+        self.parents: torch.Tensor
+
+        # The state of the sentences.
+        self.is_over = False
+        self.is_open = torch.ones(num_searched, dtype=torch.bool, device=prompt.device)
+        self.is_improvable = self.is_open
+        self.num_searched = self.is_open.sum()
+
+        # Finished translations of all sentences, best first.
+        self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
+        self.finished_lengths = torch.zeros(
+            len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device
+        )
+        self.finished_paths = paths.clone()
+        self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
+
+        # Outputs of each step, recorded as transformers does.
+        self.step_scores: list[torch.Tensor] = []
+        self.step_logits: list[torch.Tensor] = []
+
+    @property
+    def sequences(self) -> torch.Tensor:
+        """The tokens of the beams [N, K, T] int64, including prompts."""
+        return self.paths[..., 0]
+
+    def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
+        """Search until no step can change the results. `logits` [B, 1 or K, V], one per decoder, are for the
+        first token.
+
+        `goes_on(is_over)` returns whether another step is necessary. Processes that share one model take
+        equally many steps, so it may be True after this search is over.
+        """
+        while goes_on(self.is_over):
+            if self.num_new > 0:
+                logits = [decoder.step(self.sequences, self.parents) for decoder in self.decoders]
+            if not self.is_over:
+                self._take_step(logits)
+        if self.reader is not None:
+            last = self.reader.exchange(None)
+            if last is not None:
+                self._use_step_numbers(last)
+
+    def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
+        was_open = self.is_open
+        log_probs, checked = self._log_probs(logits)
+        candidates = self.candidates(self, log_probs)
+        self.num_new += 1
+        paths = self._extend_paths(candidates)
+        ended = self._has_ended(candidates, paths)
+        some_ended = False
+        num_open = len(self.sentences)
+        if self.checks_ends_first:
+            some_ended, _ = self._read_step_numbers(checked, was_open, ended.any(), self.num_searched)
+            self.checks_ends_first = not some_ended
+        if not self.checks_ends_first:
+            finished = self._update_finished_scores(candidates, ended)
+            num_going_on = self._close_sentences(candidates, ended)
+            some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
+            self.is_over = num_open == 0 or self.num_new >= self.last_limit
+        # Candidates are sorted unless they are sampled. If none has ended, the first K are the new beams.
+        if some_ended or self.reader is not None or self.config.do_sample:
+            self._update_finished_paths(finished, paths)
+            self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
+            self.paths = gather_beams(paths, best)
+            self.parents = candidates.parents.gather(1, best)
+        else:
+            self.scores = candidates.scores[:, : self.num_beams]
+            self.paths = paths[:, : self.num_beams]
+            self.parents = candidates.parents[:, : self.num_beams]
+        # Removing sentences copies the other sentences. Remove only if at least an eighth of the sentences is
+        # closed.
+        if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
+            self._remove_closed_sentences(num_open)
+
+    def _read_step_numbers(
+        self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
+    ) -> tuple[bool, int]:
+        """Whether a candidate has ended, and the number of open sentences; with a reader those of the
+        previous step.
+
+        This is the only place where a step synchronises with the device.
+        """
+        trees = [
+            decoder.tree
+            for decoder in self.decoders
+            if decoder.tree is not None and decoder.tree.is_nearly_full
+        ]
+        living = [tree.living().sum(dim=1).max() for tree in trees]
+        values = torch.stack((checked.sum(), any_ended, num_open, *living))
+        numbers: StepNumbers | None = StepNumbers(values, trees, checked, was_open, self.sentences)
+        if self.reader is not None:
+            numbers = self.reader.exchange(numbers)
+        if numbers is None:
+            # The first step has no previous step.
+            return True, len(self.sentences)
+        return self._use_step_numbers(numbers)
+
+    def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
+        """Check the log-probabilities for NaN, update the trees, and return the other two numbers."""
+        log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
+        if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
+            is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
+            for sentence in numbers.sentences[is_broken].tolist():
+                raise NotFiniteError(sentence)
+        for tree, num_living in zip(numbers.trees, living, strict=True):
+            tree.num_living = int(num_living)
+        return bool(any_ended), int(num_open)
+
+    def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The processed log-probabilities [N, K or 1, V], and the unprocessed ones of one class [N, K or 1].
+
+        Before the first token there is one row per sentence, because all beams are equal. If a logit of a row
+        is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
+        """
+        log_probs = torch.log_softmax(logits[0], dim=-1)
+        if len(logits) > 1:
+            # Before the first token some decoders return K rows and others one row.
+            others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
+            of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
+            log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
+        # Any class but the excluded class, because the latter is overwritten below.
+        checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
+        if self.processors:
+            log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
+        if self.transformers_compatible and self.config.output_logits:
+            self.step_logits.append(logits[0].flatten(0, 1))
+        if self.transformers_compatible and self.config.output_scores:
+            self.step_scores.append(log_probs.flatten(0, 1).clone())
+        if self.excluded is not None:
+            log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
+        return log_probs, checked
+
+    def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
+        """The values [N, K, ...] as rows [B * K, ...] for processors and criteria.
+
+        Processors may keep a state for each row. Therefore each row keeps its place after other sentences are
+        removed.
+        """
+        full = values.new_zeros(len(self.limits), *values.shape[1:])
+        return full.index_copy_(0, self.sentences, values).flatten(0, 1)
+
+    def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
+        return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
+
+    def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """The log-probabilities [N, K, V] after the processors."""
+        size = self.rows_per_sentence or self.num_beams
+        parts = []
+        for start in range(0, self.num_beams, size):
+            beams = slice(start, start + size)
+            rows = self.processors(
+                self._to_rows(self.sequences[:, beams]), self._to_rows(log_probs[:, beams])
+            )
+            parts.append(self._from_rows(rows))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
+        """[N, C] bool: True where a custom criterion ends a candidate [N, C, T + 1]."""
+        scores = tuple(self.step_scores) or None
+        size = self.rows_per_sentence or sequences.shape[1]
+        parts = []
+        for start in range(0, sequences.shape[1], size):
+            rows = self.criteria(self._to_rows(sequences[:, start : start + size]), scores)
+            parts.append(self._from_rows(rows))
+        return torch.cat(parts, dim=1)
+
+    def _extend_paths(self, candidates: Candidates) -> torch.Tensor:
+        """The tokens of the candidates [N, C, T + 1, 1 or 2], see `paths`."""
+        new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
+        if self.transformers_compatible:
+            rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
+            new = torch.stack((candidates.tokens, rows), dim=2)  # [N, C, 2]
+        paths = gather_beams(self.paths, candidates.parents)  # [N, C, T, 1 or 2]
+        return torch.cat((paths, new.unsqueeze(2)), dim=2)
+
+    def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
+        """[N, C] bool: True where `</s>`, the limit or a custom criterion ends a candidate."""
+        if self.eos is None:
+            ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
+        elif len(self.eos) > 1:
+            ended = torch.isin(candidates.tokens, self.eos)
+        else:
+            ended = candidates.tokens == self.eos
+        if self.num_new >= self.first_limit:
+            ended |= (self.limits[self.sentences] <= self.num_new).unsqueeze(1)
+        if self.criteria:
+            ended |= self._ended_by_criteria(paths[..., 0])
+        return ended
+
+    def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
+        """Update the scores of the K best finished translations of each sentence.
+
+        Returns [N, K] int64: the indices of the kept translations, where 0 to K - 1 are the old translations
+        and K to 2 K - 1 the first K candidates.
+        """
+        scores = candidates.scores[:, : self.num_beams]
+        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
+        coverage = None
+        if self.decoders[0].coverage is not None:
+            attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
+            mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
+            coverage = coverage_score(attention, mask).gather(
+                1, candidates.parents[:, : self.num_beams]
+            )  # [N, K]
+        scores = self.scorer(scores, self.num_new, coverage)
+        # 2 * NEG_INF is lower than the NEG_INF of a missing finished translation.
+        entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
+        merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
+        self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
+        return kept
+
+    def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
+        """Update the tokens and lengths of the finished translations that `_update_finished_scores` has kept."""
+        lengths = torch.cat(
+            (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
+        )
+        self.finished_lengths[self.sentences] = lengths.gather(1, kept)
+        num_tokens = max(paths.shape[2], self.finished_paths.shape[2])
+        self.finished_paths = self.pad_paths(self.finished_paths, num_tokens)
+        new = self.pad_paths(paths[:, : self.num_beams], num_tokens)
+        both = torch.cat((self.finished_paths[self.sentences], new), dim=1)
+        self.finished_paths[self.sentences] = gather_beams(both, kept)
+
+    def pad_paths(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """Pad paths to `num_tokens` tokens."""
+        missing = num_tokens - paths.shape[2]
+        if missing == 0:
+            return paths
+        return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
+
+    def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
+        """Close the sentences whose results are final. Returns the number of open sentences, 0 if the search
+        is over.
+        """
+        finished = self.finished_scores[self.sentences]
+        best = (candidates.scores + ended * NEG_INF).amax(dim=1)
+        self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
+        is_full = self.stopping_rule.is_full(self, finished)
+        goes_on = ~ended.all(dim=1)
+        self.is_open = self.is_improvable & ~is_full
+        if self.transformers_compatible:
+            # transformers decides for the whole batch.
+            return self.is_improvable.any() & ~is_full.all() & goes_on.any()
+        self.is_improvable = self.is_improvable & goes_on
+        self.is_open = self.is_open & goes_on
+        return self.is_open.sum()
+
+    def _remove_closed_sentences(self, num_staying: int) -> None:
+        """Remove closed sentences. With a reader fewer than `num_staying` sentences may be open."""
+        staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
+        for decoder in self.decoders:
+            decoder.select(staying)
+        self.sentences = self.sentences.index_select(0, staying)
+        self.paths = self.paths.index_select(0, staying)
+        self.scores = self.scores.index_select(0, staying)
+        self.parents = self.parents.index_select(0, staying)
+        self.is_open = self.is_open.index_select(0, staying)
+        self.is_improvable = self.is_improvable.index_select(0, staying)
+
+    def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The best R translations of each sentence: tokens [B * R, T], scores [B * R] and beam indices or
+        None.
+
+        The beam indices [B * R, T - P] of transformers are the rows of the beams to which the tokens were
+        added, -1 after the end. They are None unless `transformers_compatible` is set. If a sentence has
+        fewer than R translations, the missing ones contain only padding and have the score -inf.
+        """
+        kept = slice(self.config.num_return_sequences)
+        length = self.prompt_length + int(self.finished_lengths[:, kept].max())
+        paths = self.finished_paths[:, kept, :length].flatten(0, 1)
+        rows = paths[:, self.prompt_length :, 1].int() if self.transformers_compatible else None
+        is_missing = (self.finished_lengths[:, kept] == 0).flatten()
+        is_new = torch.arange(length, device=paths.device) >= self.prompt_length
+        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, self.pad)
+        return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
+
+    def without_translation(self) -> list[int]:
+        """The indices of the sentences for which the search found no translation."""
+        return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
+
+
+def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
+    """True if a processor or criterion is not from transformers. It may need the rows of closed sentences."""
+    kinds = {type(rule) for rule in (*processors, *criteria)}
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    own = {"transformers", __name__.partition(".")[0]}
+    return bool(packages - own) or PrefixConstrainedLogitsProcessor in kinds
+
+
+def padding_token(config: GenerationConfig) -> int:
+    """The token that fills finished rows, as in transformers: `</s>` instead of a `<pad>` of id 0 with
+    beams.
+    """
+    pad = config._pad_token_tensor
+    eos = config._eos_token_tensor
+    if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
+        return int(pad)
+    return -1 if eos is None else int(eos[0])
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """The numbers that a step copies from the device to the CPU, in one copy."""
+
+    # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
+    # sentences, and for each tree the largest number of living tokens.
+    values: torch.Tensor
+    trees: list[TreeKVCache]
+    # These three find the sentence if the sum is NaN: [N, K or 1] log-probabilities of one class, [N] bool,
+    # [N] int64.
+    log_probs: torch.Tensor
+    is_open: torch.Tensor
+    sentences: torch.Tensor
+
+
+class DeferredReader:
+    """Delays reading by one step, so that the GPU computes while the numbers of the previous step are copied.
+
+    The search takes one step more than necessary. The results of this step are discarded.
+    """
+
+    def __init__(self) -> None:
+        self.event: torch.cuda.Event | None = None
+        self.pending: StepNumbers | None = None
+
+    def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
+        """Store the numbers of this step, or None at the end. Returns those of the previous step, on the
+        CPU.
+        """
+        before = self.pending
+        event = self.event
+        self.pending = None
+        self.event = None
+        if numbers is not None:
+            # `to` copies to pinned memory. The GPU and this thread continue meanwhile.
+            self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
+            if numbers.values.is_cuda:
+                self.event = torch.cuda.current_stream(numbers.values.device).record_event()
+        if event is not None:
+            event.synchronize()
+        return before
+
+
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
     """The divisor of a summed log-probability of `length` new tokens (int or torch.Tensor), `</s>` included.
 
@@ -164,17 +714,6 @@ class PenaltyScorer(Scorer):
         return scores if coverage is None else scores + self.config.coverage_penalty * coverage
 
 
-def has_exact_bound(config: GenerationConfig) -> bool:
-    """True if the stopping rule must consider all possible lengths of a longer translation.
-
-    transformers does so for `early_stopping="never"` only. For False transformers compares scores at the
-    present length. That is exact for scores that are not divided by a length. With the penalty of Wu et al.
-    False is exact here too.
-    """
-    is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
-    return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
-
-
 class EarlyStopping(StoppingRule):
     """The default stopping rule, by the setting `early_stopping`.
 
@@ -204,44 +743,20 @@ class EarlyStopping(StoppingRule):
         return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
 
 
-@dataclass(frozen=True)
-class SearchStrategies:
-    """The replaceable parts of a search, for `generate(..., search=SearchStrategies(...))`.
+def has_exact_bound(config: GenerationConfig) -> bool:
+    """True if the stopping rule must consider all possible lengths of a longer translation.
 
-    A part that is None follows from the settings of `generate`.
-
-    Args:
-        ensemble (Sequence): Further models. The probabilities of all models are averaged.
-        must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
-            translation must contain. Excludes `candidates` and `stopping_rule`.
-        warns_of_unmet (bool): True to warn of phrases that a translation lacks.
-        candidates (CandidateSelection, optional): By default `best_candidates`, or `drawn_candidates` with
-            `do_sample`.
-        scorer (Scorer, optional): By default `PenaltyScorer`.
-        stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
+    transformers does so for `early_stopping="never"` only. For False transformers compares scores at the
+    present length. That is exact for scores that are not divided by a length. With the penalty of Wu et al.
+    False is exact here too.
     """
-
-    ensemble: Sequence[Any] = ()
-    must_contain: Sequence[Any] | None = None
-    warns_of_unmet: bool = True
-    candidates: CandidateSelection | None = None
-    scorer: Scorer | None = None
-    stopping_rule: StoppingRule | None = None
-
-    @property
-    def own(self) -> list[str]:
-        """The names of the parts that the caller replaces."""
-        return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
+    is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
+    return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
 
 
 def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
     """The candidate selection of beam search: the continuations with the highest scores."""
     return top_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
-
-
-def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """The candidate selection of beam sampling: continuations that are drawn at random."""
-    return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
@@ -290,6 +805,11 @@ def chunk_size(num_classes: int) -> int:
         return 1
     near = [size for size in range(root // 4 + 1, root * 4) if num_classes % size == 0]
     return min(near, key=lambda size: abs(math.log(size / root)), default=1)
+
+
+def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
+    """The candidate selection of beam sampling: continuations that are drawn at random."""
+    return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
@@ -362,520 +882,3 @@ def forbidding_settings(config: GenerationConfig) -> str:
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)
     ]
     return ", ".join(given) or "the given `logits_processor` and `prefix_allowed_tokens_fn`"
-
-
-@dataclass(frozen=True)
-class StepNumbers:
-    """The numbers that a step copies from the device to the CPU, in one copy."""
-
-    # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
-    # sentences, and for each tree the largest number of living tokens.
-    values: torch.Tensor
-    trees: list[TreeKVCache]
-    # These three find the sentence if the sum is NaN: [N, K or 1] log-probabilities of one class, [N] bool,
-    # [N] int64.
-    log_probs: torch.Tensor
-    is_open: torch.Tensor
-    sentences: torch.Tensor
-
-
-class DeferredReader:
-    """Delays reading by one step, so that the GPU computes while the numbers of the previous step are copied.
-
-    The search takes one step more than necessary. The results of this step are discarded.
-    """
-
-    def __init__(self) -> None:
-        self.event: torch.cuda.Event | None = None
-        self.pending: StepNumbers | None = None
-
-    def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the numbers of this step, or None at the end. Returns those of the previous step, on the
-        CPU.
-        """
-        before = self.pending
-        event = self.event
-        self.pending = None
-        self.event = None
-        if numbers is not None:
-            # `to` copies to pinned memory. The GPU and this thread continue meanwhile.
-            self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
-            if numbers.values.is_cuda:
-                self.event = torch.cuda.current_stream(numbers.values.device).record_event()
-        if event is not None:
-            event.synchronize()
-        return before
-
-
-def fill_token(config: GenerationConfig) -> int:
-    """The token that fills finished rows, as in transformers: `</s>` instead of a `<pad>` of id 0 with
-    beams.
-    """
-    pad = config._pad_token_tensor
-    eos = config._eos_token_tensor
-    if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
-        return int(pad)
-    return -1 if eos is None else int(eos[0])
-
-
-def has_foreign_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """True if a processor or criterion is not from transformers. It may need the rows of closed sentences."""
-    kinds = {type(rule) for rule in (*processors, *criteria)}
-    packages = {kind.__module__.partition(".")[0] for kind in kinds}
-    own = {"transformers", __name__.partition(".")[0]}
-    return bool(packages - own) or PrefixConstrainedLogitsProcessor in kinds
-
-
-class BeamSearch:
-    """The search for the translations of a batch of sentences, all beams of all sentences at once.
-
-    Args:
-        config: The settings. `num_beams` is K and `num_return_sequences` is R.
-        decoders: One for each model. Probabilities of several models are averaged.
-        prompt: [B, P] int64, the beginning of each translation.
-        limits: [B] int64, the maximum number of new tokens of each sentence.
-        candidates: Chooses the candidates of each step.
-        scorer: Computes the scores of finished translations.
-        stopping_rule: Decides when the search of a sentence ends.
-        sentences: [N] int64, the indices of the sentences to search.
-        source_mask: [B, S], needed for the coverage.
-        processors: Functions that change log-probabilities.
-        criteria: Functions that end candidates, in addition to `</s>` and the limits.
-        rows_per_sentence: The number of beams or candidates of a sentence that processors and criteria see in
-        one
-            call; by default all.
-        excluded: The id of the padding token. No translation contains it.
-        reader: Delays reading from the device. None unless a superfluous step has no effect.
-        transformers_compatible: If True, all sentences stay to the end, and each step records the outputs of
-            transformers.
-    """
-
-    def __init__(
-        self,
-        config: GenerationConfig,
-        decoders: Sequence[Decoder],
-        prompt: torch.Tensor,
-        limits: torch.Tensor,
-        *,
-        candidates: CandidateSelection,
-        scorer: Scorer,
-        stopping_rule: StoppingRule,
-        sentences: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        processors: Sequence[Any],
-        criteria: Sequence[Any],
-        rows_per_sentence: int | None,
-        excluded: int | None,
-        reader: DeferredReader | None,
-        transformers_compatible: bool,
-    ):
-        self.config = config
-        self.decoders = decoders
-        self.limits = limits
-        self.candidates = candidates
-        self.scorer = scorer
-        self.stopping_rule = stopping_rule
-        self.sentences = sentences
-        self.source_mask = source_mask
-        self.processors = LogitsProcessorList(processors)
-        self.criteria = StoppingCriteriaList(criteria)
-        self.rows_per_sentence = rows_per_sentence
-        self.excluded = excluded
-        self.reader = reader
-        self.transformers_compatible = transformers_compatible
-        self.may_leave = not (transformers_compatible or has_foreign_rules(processors, criteria))
-        # On a CPU first check whether any candidate has ended. If none has, the rest of the step is
-        # unnecessary.
-        self.asks_first = not (config.do_sample or needs_sync(limits))
-
-        # Tokens and numbers of tokens.
-        self.eos = config._eos_token_tensor
-        self.fill = fill_token(config)
-        self.pad = self.fill if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
-
-        # Numbers of beams and candidates.
-        num_ends = 0 if self.eos is None else len(self.eos)
-        self.num_beams = config.num_beams
-        self.num_candidates = max(2, 1 + num_ends) * config.num_beams
-
-        # The beams. At first all beams of a sentence are equal. Give all but the first the score NEG_INF.
-        num_searched = len(sentences)
-        self.prompt_length = prompt.shape[1]
-        self.num_new = 0
-        # [B, K, T, 1]: the tokens. If compatible with transformers [B, K, T, 2]: also the row of each token's
-        # beam.
-        paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
-        if transformers_compatible:
-            paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
-        self.paths = paths[sentences]  # [N, K, T, 1 or 2]
-        self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
-        self.scores[:, 0] = 0
-        # [N, K] int64: the indices of the beams of the previous step. The first step sets them.
-        self.parents: torch.Tensor
-
-        # The state of the sentences.
-        self.is_over = False
-        self.is_open = torch.ones(num_searched, dtype=torch.bool, device=prompt.device)
-        self.is_improvable = self.is_open
-        self.num_searched = self.is_open.sum()
-
-        # Finished translations of all sentences, best first.
-        self.finished_scores = torch.full((len(prompt), self.num_beams), NEG_INF, device=prompt.device)
-        self.finished_lengths = torch.zeros(
-            len(prompt), self.num_beams, dtype=torch.int64, device=prompt.device
-        )
-        self.finished_paths = paths.clone()
-        self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
-
-        # Outputs of each step, recorded as transformers does.
-        self.step_scores: list[torch.Tensor] = []
-        self.step_logits: list[torch.Tensor] = []
-
-    @property
-    def sequences(self) -> torch.Tensor:
-        """The tokens of the beams [N, K, T] int64, including prompts."""
-        return self.paths[..., 0]
-
-    def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Search until no step can change the results. `logits` [B, 1 or K, V], one per decoder, are for the
-        first token.
-
-        `goes_on(is_over)` returns whether another step is necessary. Processes that share one model take
-        equally many steps, so it may be True after this search is over.
-        """
-        while goes_on(self.is_over):
-            if self.num_new > 0:
-                logits = [decoder.step(self.sequences, self.parents) for decoder in self.decoders]
-            if not self.is_over:
-                self._take_step(logits)
-        if self.reader is not None:
-            last = self.reader.exchange(None)
-            if last is not None:
-                self._evaluate(last)
-
-    def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        was_open = self.is_open
-        log_probs, checked = self._log_probs(logits)
-        candidates = self.candidates(self, log_probs)
-        self.num_new += 1
-        paths = self._extended(candidates)
-        ended = self._ended(candidates, paths)
-        some_ended = False
-        num_open = len(self.sentences)
-        if self.asks_first:
-            some_ended, _ = self._read(checked, was_open, ended.any(), self.num_searched)
-            self.asks_first = not some_ended
-        if not self.asks_first:
-            finished = self._finish(candidates, ended)
-            num_going_on = self._close(candidates, ended)
-            some_ended, num_open = self._read(checked, was_open, ended.any(), num_going_on)
-            self.is_over = num_open == 0 or self.num_new >= self.last_limit
-        # Candidates are sorted unless they are sampled. If none has ended, the first K are the new beams.
-        if some_ended or self.reader is not None or self.config.do_sample:
-            self._keep_finished(finished, paths)
-            self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
-            self.paths = gather_beams(paths, best)
-            self.parents = candidates.parents.gather(1, best)
-        else:
-            self.scores = candidates.scores[:, : self.num_beams]
-            self.paths = paths[:, : self.num_beams]
-            self.parents = candidates.parents[:, : self.num_beams]
-        # Removing sentences copies the other sentences. Remove only if at least an eighth of the sentences is
-        # closed.
-        if self.may_leave and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
-            self._leave(num_open)
-
-    def _read(
-        self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
-    ) -> tuple[bool, int]:
-        """Whether a candidate has ended, and the number of open sentences; with a reader those of the
-        previous step.
-
-        This is the only place where a step synchronises with the device.
-        """
-        trees = [
-            decoder.tree
-            for decoder in self.decoders
-            if decoder.tree is not None and decoder.tree.is_nearly_full
-        ]
-        living = [tree.living().sum(dim=1).max() for tree in trees]
-        values = torch.stack((checked.sum(), any_ended, num_open, *living))
-        numbers: StepNumbers | None = StepNumbers(values, trees, checked, was_open, self.sentences)
-        if self.reader is not None:
-            numbers = self.reader.exchange(numbers)
-        if numbers is None:
-            # The first step has no previous step.
-            return True, len(self.sentences)
-        return self._evaluate(numbers)
-
-    def _evaluate(self, numbers: StepNumbers) -> tuple[bool, int]:
-        """Check the log-probabilities for NaN, update the trees, and return the other two numbers."""
-        log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
-        if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
-            is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
-            for sentence in numbers.sentences[is_broken].tolist():
-                raise NotFiniteError(sentence)
-        for tree, num_living in zip(numbers.trees, living, strict=True):
-            tree.num_living = int(num_living)
-        return bool(any_ended), int(num_open)
-
-    def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The processed log-probabilities [N, K or 1, V], and the unprocessed ones of one class [N, K or 1].
-
-        Before the first token there is one row per sentence, because all beams are equal. If a logit of a row
-        is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
-        """
-        log_probs = torch.log_softmax(logits[0], dim=-1)
-        if len(logits) > 1:
-            # Before the first token some decoders return K rows and others one row.
-            others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
-            of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
-            log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Any class but the excluded class, because the latter is overwritten below.
-        checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
-        if self.processors:
-            log_probs = self._processed(log_probs.expand(-1, self.num_beams, -1))
-        if self.transformers_compatible and self.config.output_logits:
-            self.step_logits.append(logits[0].flatten(0, 1))
-        if self.transformers_compatible and self.config.output_scores:
-            self.step_scores.append(log_probs.flatten(0, 1).clone())
-        if self.excluded is not None:
-            log_probs.select(2, self.excluded).fill_(2 * NEG_INF)
-        return log_probs, checked
-
-    def _rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...] for processors and criteria.
-
-        Processors may keep a state for each row. Therefore each row keeps its place after other sentences are
-        removed.
-        """
-        full = values.new_zeros(len(self.limits), *values.shape[1:])
-        return full.index_copy_(0, self.sentences, values).flatten(0, 1)
-
-    def _of_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows [B * K, ...] as values [N, K, ...]: the inverse of `_rows`."""
-        return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
-
-    def _processed(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities [N, K, V] after the processors."""
-        size = self.rows_per_sentence or self.num_beams
-        parts = []
-        for start in range(0, self.num_beams, size):
-            beams = slice(start, start + size)
-            rows = self.processors(self._rows(self.sequences[:, beams]), self._rows(log_probs[:, beams]))
-            parts.append(self._of_rows(rows))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-    def _stopped(self, sequences: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where a custom criterion ends a candidate [N, C, T + 1]."""
-        scores = tuple(self.step_scores) or None
-        size = self.rows_per_sentence or sequences.shape[1]
-        parts = []
-        for start in range(0, sequences.shape[1], size):
-            rows = self.criteria(self._rows(sequences[:, start : start + size]), scores)
-            parts.append(self._of_rows(rows))
-        return torch.cat(parts, dim=1)
-
-    def _extended(self, candidates: Candidates) -> torch.Tensor:
-        """The tokens of the candidates [N, C, T + 1, 1 or 2], see `paths`."""
-        new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
-        if self.transformers_compatible:
-            rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
-            new = torch.stack((candidates.tokens, rows), dim=2)  # [N, C, 2]
-        paths = gather_beams(self.paths, candidates.parents)  # [N, C, T, 1 or 2]
-        return torch.cat((paths, new.unsqueeze(2)), dim=2)
-
-    def _ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where `</s>`, the limit or a custom criterion ends a candidate."""
-        if self.eos is None:
-            ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
-        elif len(self.eos) > 1:
-            ended = torch.isin(candidates.tokens, self.eos)
-        else:
-            ended = candidates.tokens == self.eos
-        if self.num_new >= self.first_limit:
-            ended |= (self.limits[self.sentences] <= self.num_new).unsqueeze(1)
-        if self.criteria:
-            ended |= self._stopped(paths[..., 0])
-        return ended
-
-    def _finish(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Update the scores of the K best finished translations of each sentence.
-
-        Returns [N, K] int64: the indices of the kept translations, where 0 to K - 1 are the old translations
-        and K to 2 K - 1 the first K candidates.
-        """
-        scores = candidates.scores[:, : self.num_beams]
-        entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
-        coverage = None
-        if self.decoders[0].coverage is not None:
-            attention = sum(decoder.coverage for decoder in self.decoders) / len(self.decoders)  # [N, K, S]
-            mask = None if self.source_mask is None else self.source_mask[self.sentences].unsqueeze(1)
-            coverage = coverage_score(attention, mask).gather(
-                1, candidates.parents[:, : self.num_beams]
-            )  # [N, K]
-        scores = self.scorer(scores, self.num_new, coverage)
-        # 2 * NEG_INF is lower than the NEG_INF of a missing finished translation.
-        entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
-        merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
-        self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
-        return kept
-
-    def _keep_finished(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations that `_finish` has kept."""
-        lengths = torch.cat(
-            (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
-        )
-        self.finished_lengths[self.sentences] = lengths.gather(1, kept)
-        num_tokens = max(paths.shape[2], self.finished_paths.shape[2])
-        self.finished_paths = self.filled(self.finished_paths, num_tokens)
-        new = self.filled(paths[:, : self.num_beams], num_tokens)
-        both = torch.cat((self.finished_paths[self.sentences], new), dim=1)
-        self.finished_paths[self.sentences] = gather_beams(both, kept)
-
-    def filled(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        """Pad paths to `num_tokens` tokens."""
-        missing = num_tokens - paths.shape[2]
-        if missing == 0:
-            return paths
-        return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
-
-    def _close(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Returns the number of open sentences, 0 if the search
-        is over.
-        """
-        finished = self.finished_scores[self.sentences]
-        best = (candidates.scores + ended * NEG_INF).amax(dim=1)
-        self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
-        is_full = self.stopping_rule.is_full(self, finished)
-        goes_on = ~ended.all(dim=1)
-        self.is_open = self.is_improvable & ~is_full
-        if self.transformers_compatible:
-            # transformers decides for the whole batch.
-            return self.is_improvable.any() & ~is_full.all() & goes_on.any()
-        self.is_improvable = self.is_improvable & goes_on
-        self.is_open = self.is_open & goes_on
-        return self.is_open.sum()
-
-    def _leave(self, num_staying: int) -> None:
-        """Remove closed sentences. With a reader fewer than `num_staying` sentences may be open."""
-        staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
-        for decoder in self.decoders:
-            decoder.select(staying)
-        self.sentences = self.sentences.index_select(0, staying)
-        self.paths = self.paths.index_select(0, staying)
-        self.scores = self.scores.index_select(0, staying)
-        self.parents = self.parents.index_select(0, staying)
-        self.is_open = self.is_open.index_select(0, staying)
-        self.is_improvable = self.is_improvable.index_select(0, staying)
-
-    def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: tokens [B * R, T], scores [B * R] and beam indices or
-        None.
-
-        The beam indices [B * R, T - P] of transformers are the rows of the beams to which the tokens were
-        added, -1 after the end. They are None unless `transformers_compatible` is set. If a sentence has
-        fewer than R translations, the missing ones contain only padding and have the score -inf.
-        """
-        kept = slice(self.config.num_return_sequences)
-        length = self.prompt_length + int(self.finished_lengths[:, kept].max())
-        paths = self.finished_paths[:, kept, :length].flatten(0, 1)
-        rows = paths[:, self.prompt_length :, 1].int() if self.transformers_compatible else None
-        is_missing = (self.finished_lengths[:, kept] == 0).flatten()
-        is_new = torch.arange(length, device=paths.device) >= self.prompt_length
-        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, self.pad)
-        return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
-
-    def without_translation(self) -> list[int]:
-        """The indices of the sentences for which the search found no translation."""
-        return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
-
-
-@dataclass
-class SearchTask:
-    """A batch to search: what `generate` has prepared, and the strategies."""
-
-    # The model, followed by the other models of the ensemble. `inputs` has the inputs of each model for B
-    # sentences.
-    models: list[Any]
-    inputs: list[dict[str, Any]]
-    # [B, P] int64, the beginnings of the translations; and [B] int64, the maximum numbers of new tokens.
-    prompt: torch.Tensor
-    limits: torch.Tensor
-    # [B, S], needed for the coverage.
-    source_mask: torch.Tensor | None
-    processors: LogitsProcessorList
-    # Custom criteria. The search itself checks `</s>` and limits.
-    criteria: list[Any]
-    strategies: SearchStrategies
-    # True if all sentences stay to the end, and each step records the outputs of transformers.
-    transformers_compatible: bool
-    # Receives whether this search is over, and returns whether another step is necessary.
-    goes_on: Callable[[bool], bool]
-
-    def run(
-        self,
-        config: GenerationConfig,
-        *,
-        candidates: CandidateSelection | None = None,
-        stopping_rule: StoppingRule | None = None,
-        sentences: torch.Tensor | None = None,
-        rows_per_sentence: int | None = None,
-    ) -> BeamSearch:
-        """Run the search of `sentences` [N] int64, by default all. Returns the finished search.
-
-        The other arguments are those of `BeamSearch`.
-        """
-        device = self.prompt.device
-        if sentences is None:
-            sentences = torch.arange(len(self.prompt), device=device)
-        if candidates is None:
-            candidates = drawn_candidates if config.do_sample else best_candidates
-        if stopping_rule is None:
-            # A processor may raise scores, so that bounds do not hold. Then count as many results as
-            # transformers.
-            is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
-            num_counted = config.num_return_sequences if is_exact else config.num_beams
-            stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
-        decoders = [
-            self._decoder(model, inputs, config)
-            for model, inputs in zip(self.models, self.inputs, strict=True)
-        ]
-        # Reading may be delayed if a superfluous step has no effect: no sampling, no outputs, no custom
-        # parts.
-        has_foreign_parts = bool(self.processors or self.criteria or self.strategies.own)
-        has_effects = self.transformers_compatible or config.do_sample or has_foreign_parts
-        search = BeamSearch(
-            config,
-            decoders,
-            self.prompt,
-            self.limits,
-            candidates=self.strategies.candidates or candidates,
-            scorer=self.strategies.scorer or PenaltyScorer(config),
-            stopping_rule=self.strategies.stopping_rule or stopping_rule,
-            sentences=sentences,
-            source_mask=self.source_mask,
-            processors=self.processors,
-            criteria=self.criteria,
-            rows_per_sentence=rows_per_sentence,
-            excluded=self.models[0].excluded_class(0.0, None),
-            reader=DeferredReader() if needs_sync(self.limits) and not has_effects else None,
-            transformers_compatible=self.transformers_compatible,
-        )
-        input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode, unless custom parts could need autograd.
-        is_direct = not (self.processors or self.strategies.own) and all(
-            decoder.is_direct for decoder in decoders
-        )
-        with torch.inference_mode() if is_direct else nullcontext():
-            search.run([decoder.start(input_ids) for decoder in decoders], self.goes_on)
-        return search
-
-    def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """The fast decoder if the model and the settings permit it, else the general decoder."""
-        in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Models of other classes lack the attribute `supports_fast_path`.
-        if in_rows or not getattr(model, "supports_fast_path", False):
-            return RowDecoder(model, config, inputs)
-        return TreeAttentionDecoder(model, config, inputs)

@@ -246,8 +246,8 @@ class VaswaniGeneration(GenerationMixin):
         self._complete_masks(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
-        if self._is_searched(mode, config, strategies, arguments.get("streamer")):
-            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
+        if self._uses_own_search(mode, config, strategies, arguments.get("streamer")):
+            return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         if lengths is not None:
             limit = SentenceLimitCriteria(lengths, config)
             arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), limit])
@@ -270,14 +270,14 @@ class VaswaniGeneration(GenerationMixin):
             must_contain=must_contain if is_filled(must_contain) else None,
             warns_of_unmet=kwargs.pop("warn_of_unmet_phrases", strategies.warns_of_unmet),
         )
-        for name in strategies.own:
+        for name in strategies.replaced:
             if strategies.must_contain is not None and name != "scorer":
                 raise ValueError(
                     f"`must_contain` has a candidate selection and a stopping rule of its own; leave out `{name}` of `search`."
                 )
         return strategies
 
-    def _is_searched(
+    def _uses_own_search(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
         """True if the search of this package runs, False if transformers samples.
@@ -291,7 +291,7 @@ class VaswaniGeneration(GenerationMixin):
             )
         if is_beam_search:
             return True
-        needing_search = [f"`{name}` of `search`" for name in strategies.own]
+        needing_search = [f"`{name}` of `search`" for name in strategies.replaced]
         if strategies.must_contain is not None:
             needing_search.insert(0, "`must_contain`")
         if strategies.ensemble:
@@ -318,8 +318,8 @@ class VaswaniGeneration(GenerationMixin):
             input_ids, processors, stopping_criteria, generation_config, *args, **kwargs
         )
         num_sentences = len(input_ids) // generation_config.num_return_sequences
-        finite.refuse(num_sentences)
-        left.refuse(num_sentences)
+        finite.raise_for_marked_row(num_sentences)
+        left.raise_for_marked_row(num_sentences)
         return outputs
 
     def _settings(
@@ -408,7 +408,7 @@ class VaswaniGeneration(GenerationMixin):
             # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
         # The limit of the batch is that of the longest source. Its length includes padding.
-        by_source = tokens_at_most(config, self._source_length(source, model_kwargs))
+        by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
             config.max_new_tokens = longest
@@ -421,7 +421,7 @@ class VaswaniGeneration(GenerationMixin):
             return None
         limits = []
         for source_length in (mask != 0).sum(dim=1).tolist():
-            limit = tokens_at_most(config, source_length) or 1
+            limit = max_tokens_by_source(config, source_length) or 1
             limits.append(prompt_length + min(limit, positions_left))
         return torch.tensor(limits, device=mask.device)
 
@@ -435,7 +435,7 @@ class VaswaniGeneration(GenerationMixin):
             return model_kwargs["encoder_outputs"][0].shape[1]
         return 1
 
-    def _generate_by_search(
+    def _run_own_search(
         self,
         source: torch.Tensor | None,
         config: GenerationConfig,
@@ -593,7 +593,7 @@ class SearchMethod:
         config = generation_config
         strategies = self.strategies
         criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
-        is_extended = bool(strategies.ensemble or strategies.own) or strategies.must_contain is not None
+        is_extended = bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
         if config.num_beams == 1 and (logits_processor or criteria) and not is_extended:
             if self.lengths is not None:
                 stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
@@ -613,7 +613,7 @@ class SearchMethod:
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
-        outputs = _as_transformers_returns(found, model_kwargs.get("encoder_outputs"))
+        outputs = _generate_output(found, model_kwargs.get("encoder_outputs"))
         if strategies.must_contain is not None:
             unmet = unmet_phrases(found, strategies.must_contain)
             if strategies.warns_of_unmet:
@@ -657,7 +657,7 @@ class SearchMethod:
         )
 
 
-def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
+def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
     config = search.config
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
@@ -692,7 +692,7 @@ def is_filled(value: Any) -> bool:
     return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
 
 
-def tokens_at_most(config: Any, source_length: int) -> int | None:
+def max_tokens_by_source(config: Any, source_length: int) -> int | None:
     """The maximum number of new tokens by `max_length_a` and `max_length_b`, `</s>` included. None without
     limit.
     """
@@ -860,7 +860,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Finds rows of sampling that have no possible next token, without synchronising at each step.
 
-    A row that fails is marked and continues with any token. `refuse` raises the error after the last step.
+    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the last step.
     With `at_once` the failing step itself raises the error.
     """
 
@@ -869,7 +869,9 @@ class RowCheck(LogitsProcessor):
         # [B * R] bool; None before the first step.
         self.is_marked: torch.Tensor | None = None
 
-    def is_hopeless(self, input_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def find_failed_rows(
+        self, input_ids: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Two bool tensors [B * R]: the rows without a possible next token, and the rows to mark."""
         raise NotImplementedError
 
@@ -878,13 +880,13 @@ class RowCheck(LogitsProcessor):
         raise NotImplementedError
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        is_hopeless, is_new = self.is_hopeless(input_ids, scores)
+        has_failed, is_new = self.find_failed_rows(input_ids, scores)
         self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
         if self.at_once:
-            self.refuse(len(scores))
-        return scores.masked_fill(is_hopeless.unsqueeze(1), 0.0)
+            self.raise_for_marked_row(len(scores))
+        return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
-    def refuse(self, num_sentences: int) -> None:
+    def raise_for_marked_row(self, num_sentences: int) -> None:
         """Raise an error for the sentence of the first marked row. `num_sentences` share the rows equally."""
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
@@ -894,7 +896,7 @@ class RowCheck(LogitsProcessor):
 class FiniteLogits(RowCheck):
     """Marks rows whose logits are NaN or infinite."""
 
-    def is_hopeless(self, input_ids, scores):
+    def find_failed_rows(self, input_ids, scores):
         is_broken = ~scores.amax(dim=-1).isfinite()
         return is_broken, is_broken
 
@@ -918,7 +920,7 @@ class TokensLeft(RowCheck):
         if config.pad_token_id is not None:
             self.ends.append(config.pad_token_id)
 
-    def is_hopeless(self, input_ids, scores):
+    def find_failed_rows(self, input_ids, scores):
         if self.excluded is not None:
             scores = scores.clone()
             scores[:, self.excluded] = -math.inf

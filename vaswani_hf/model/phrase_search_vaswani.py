@@ -383,7 +383,9 @@ def _grid_search(
     # Beams that may not end yet have no guess of what they will come to.
     rule.is_exact |= ~has_none
     # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
-    sentences = torch.tensor(sorted(wanted) if search.may_leave else range(num_sentences), device=device)
+    sentences = torch.tensor(
+        sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
+    )
     inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
     found = replace(task, inputs=inputs).run(
         grid,
@@ -393,7 +395,7 @@ def _grid_search(
         # A processor may count on as many rows per sentence as the caller has asked for.
         rows_per_sentence=config.num_beams,
     )
-    if search.may_leave:
+    if search.may_remove_sentences:
         _take_over(found, sentences, search)
     return found
 
@@ -407,8 +409,8 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
     # Copies, because what was made in inference mode cannot be changed outside of it.
-    found.finished_paths = found.filled(found.finished_paths, length).clone()
-    found.finished_paths[others, beams] = found.filled(earlier.finished_paths, length)[others]
+    found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
+    found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
     found.finished_scores[others, beams] = earlier.finished_scores[others]
     found.finished_lengths = found.finished_lengths.clone()

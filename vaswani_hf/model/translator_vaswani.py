@@ -1169,7 +1169,7 @@ class PyTorchBackend:
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
-            finite.refuse(len(segments))
+            finite.raise_for_marked_row(len(segments))
         except ValueError as error:
             _name_text(error, segments)
             raise
