@@ -15,7 +15,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, setting_of, tokens_at_most
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
 from ..translation.translator import Translator
 
@@ -161,7 +161,7 @@ class TreeBackend(PyTorchBackend):
         )
         limits = []
         for segment in segments:
-            of_segment = [*fixed, tokens_at_most(by_source, len(segment.token_ids))]
+            of_segment = [*fixed, max_tokens_by_source(by_source, len(segment.token_ids))]
             limits.append(min(int(limit) for limit in of_segment if limit is not None))
         return limits
 
