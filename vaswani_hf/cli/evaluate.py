@@ -265,7 +265,7 @@ def _evaluate_text(options: TextEvaluation) -> None:
 
 def _evaluate_trees(options: TreeEvaluation) -> None:
     """Score the trees of a parser, or finished ones."""
-    from ..data.trees import read_treebank, tree_files
+    from ..data.trees import read_treebank, treebank_files
     from ..parsing.bracketing import (
         bracketing_scores,
         evaluate_parser,
@@ -276,7 +276,7 @@ def _evaluate_trees(options: TreeEvaluation) -> None:
     from ..parsing.parser import Parser
 
     stdout = standard_output()
-    gold = [tree for path in tree_files([options.trees]) for tree in read_treebank(path)]
+    gold = [tree for path in treebank_files([options.trees]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {options.trees} has none.")
     if options.is_finished:

@@ -14,9 +14,9 @@ def run(options: TrainOptions) -> None:
     """Train the recipe."""
     from ..recipe import load_recipe
     from ..training import train
-    from ..training.processes import Outliving, Processes
+    from ..training.processes import PipeSafeStream, Processes
 
     # One process of several reads the recipe and reports its faults.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
-    with redirect_stderr(Outliving(sys.stderr)):
+    with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

@@ -38,7 +38,7 @@ from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
 from .memory import mapped_files
 from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
-from .text_encoder import SerializedTokenizer, serialized, text_encoder
+from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
 from .weighted_corpora import WeightedPairs
 
 TEXT_FEATURES = {side: Value("string") for side in SIDES}
@@ -209,10 +209,10 @@ def load_splits(
             check_split(pairs, data, split)
         return pairs
 
-    return {split: naming_the_split(split, load_checked, split) for split in SPLITS}
+    return {split: call_naming_split(split, load_checked, split) for split in SPLITS}
 
 
-def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call a function that reads or encodes a split. Errors about files and text name the split."""
     try:
         return function(*args, **kwargs)
@@ -317,8 +317,8 @@ def prepare_pairs(
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
-        source_tokenizer=serialized(source_tokenizer),
-        target_tokenizer=None if target_tokenizer is None else serialized(target_tokenizer),
+        source_tokenizer=serialize_tokenizer(source_tokenizer),
+        target_tokenizer=None if target_tokenizer is None else serialize_tokenizer(target_tokenizer),
         max_length=max_length,
         max_length_ratio=max_length_ratio,
         keep_text=keep_text,
@@ -477,7 +477,7 @@ class Corpus:
             tokenizers = (self.text_tokenizer, None)
         else:
             tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        encoded, self.reports[split] = naming_the_split(
+        encoded, self.reports[split] = call_naming_split(
             split,
             prepare_pairs,
             self.texts[split],

@@ -19,7 +19,7 @@ from typing import Any
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
-def without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
+def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a binary file without their ends, and without a byte order mark at the beginning."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
@@ -33,7 +33,7 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
-            yield from without_ends(file)
+            yield from strip_line_ends(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
 
@@ -41,10 +41,10 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
 def read_lines(path: Any) -> Iterator[str]:
     """The lines of a text file, plain or gzip, without their ends."""
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield decoded(line, number, str(path))
+        yield decode_line(line, number, str(path))
 
 
-def decoded(line: bytes, number: int, place: str) -> str:
+def decode_line(line: bytes, number: int, place: str) -> str:
     """The text of a line; an error names the number of the line, and the file as `place`."""
     try:
         return line.decode("utf-8")
@@ -87,7 +87,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
     return value
 
 
-def refuse_half_characters(text: str, place: str) -> None:
+def refuse_lone_surrogates(text: str, place: str) -> None:
     """Refuse half a surrogate pair, which UTF-8 cannot write; an error names the `place` of the text."""
     if half := _HALF_CHARACTER.search(text):
         raise ValueError(

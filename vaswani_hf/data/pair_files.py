@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from .lines import parse_json, read_lines, refuse_half_characters
+from .lines import parse_json, read_lines, refuse_lone_surrogates
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -171,6 +171,6 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
-        refuse_half_characters(text, f"The column `{language}`")
+        refuse_lone_surrogates(text, f"The column `{language}`")
         pair[side] = text
     return pair

@@ -22,7 +22,7 @@ class SerializedTokenizer(NamedTuple):
     split_special_tokens: bool
 
 
-def serialized(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
+def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
     """A tokenizer in a form that does not depend on where it was loaded from and what it was used for."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})

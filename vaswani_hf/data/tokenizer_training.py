@@ -157,7 +157,7 @@ def train_on_sides(
 ) -> PreTrainedTokenizerFast:
     """`train_tokenizer` on these columns of pairs, with the options of a recipe."""
     return train_tokenizer(
-        texts_of(pairs, sides, model_max_length),
+        training_texts(pairs, sides, model_max_length),
         vocab_size or section.vocab_size,
         lowercase=section.lowercase,
         normalization=section.normalization,
@@ -167,7 +167,9 @@ def train_on_sides(
     )
 
 
-def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int) -> Iterator[str]:
+def training_texts(
+    pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
+) -> Iterator[str]:
     """The texts of these sides of the pairs that do not have too many characters for `max_length` tokens."""
     for batch in _batches(pairs):
         kept = [
@@ -261,7 +263,7 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
     return AddedToken(MASK, **{**_OF_TAGS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
-def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
+def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """A new tokenizer in another form, with the same vocabulary. A `<mask>` stays in the vocabulary."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()

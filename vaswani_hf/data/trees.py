@@ -109,7 +109,9 @@ def unescaped(word: str) -> str:
     return re.sub("-[LR][RCS]B-", lambda escape: _ESCAPES[escape[0]], word)
 
 
-def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
+def tree_from_symbols(
+    words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
+) -> Tree:
     """The tree of a linearisation over the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
@@ -138,7 +140,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
     return previous == CLOSE and depth == 0
 
 
-def tree_of(text: str) -> Tree:
+def tree_from_text(text: str) -> Tree:
     """The only tree of a text of brackets, cleaned as by `read_trees`."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
@@ -248,7 +250,7 @@ def _cleaned_label(label: str) -> str:
     return found[0] if found else label
 
 
-def tree_files(names: list[str]) -> list[str]:
+def treebank_files(names: list[str]) -> list[str]:
     """The files of a treebank.
 
     A name is a file (plain or .gz), a pattern, or a folder, whose `.mrg` files are taken at any depth. The

@@ -182,8 +182,8 @@ class EvaluationSettings(Settings):
         """True if each validation makes outputs and scores them."""
         return False
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
+    def check_dependencies(self) -> None:
+        """Refuse scores that need software that is not installed."""
 
 
 class PublishingSettings(Settings):

@@ -38,7 +38,7 @@ from ..data.corpus import (
 )
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.tokenizer_training import TextForm, in_form, train_on_sides, write_tokenizers
+from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
@@ -173,7 +173,7 @@ class LanguageModeling(Task):
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
             raise ValueError("is a parser, whose target vocabulary is of trees")
-        own = in_form(tokenizer, self.form)
+        own = with_form(tokenizer, self.form)
         return own, own
 
     def score_test_split(

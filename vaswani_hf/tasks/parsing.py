@@ -26,13 +26,13 @@ from ..data.corpus import (
 from ..data.corpus_cache import CACHE_REMEDY
 from ..data.tokenizer_training import (
     SPECIAL_TOKENS,
-    texts_of,
     train_on_sides,
+    training_texts,
     with_transformers_interface,
     write_tokenizers,
 )
 from ..data.toy_corpora import tree_split
-from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
+from ..data.trees import CLOSE, Tree, read_treebank, tree_from_text, treebank_files
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..parsing.bracketing import evaluate_parser, lines_of
 from ..parsing.parser import Parser
@@ -144,7 +144,7 @@ class Parsing(Task):
         self, folder: Path, test: Dataset, data: TreebankData, evaluation: EvaluationSettings, device: str
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
-        gold = [tree_of(text) if text else Tree((), (), ()) for text in test["target"]]
+        gold = [tree_from_text(text) if text else Tree((), (), ()) for text in test["target"]]
         scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
         trees = scores.pop("trees")
         line = (
@@ -203,11 +203,11 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """The trees of files, which `tree_files` describes, as the columns `source` and `target`.
+    """The trees of files, which `treebank_files` describes, as the columns `source` and `target`.
 
     Both are empty for a tree of traces. The files are read once, into the cache of `datasets`.
     """
-    files = tree_files(names)
+    files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     # `datasets` splits lists into shards, but not tuples.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
@@ -225,7 +225,9 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
 def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
     """Byte-level BPE for the sentences, and the symbols of the trees."""
     source = train_on_sides(section, pairs, ("source",), model_max_length)
-    return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
+    return source, train_tree_tokenizer(
+        training_texts(pairs, ("target",), model_max_length), model_max_length
+    )
 
 
 def train_tree_tokenizer(

@@ -28,7 +28,7 @@ from ..data.corpus_cache import CACHE_REMEDY
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import refuse_blank
 from ..data.pair_files import distillation_records
-from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides, write_tokenizers
+from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import exact_match_by, score_translations
 from ..evaluation.evaluate import evaluate_translator
@@ -205,8 +205,8 @@ class TranslationEvaluation(EvaluationSettings):
         """True if each validation translates."""
         return self.validation_bleu
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
+    def check_dependencies(self) -> None:
+        """Refuse a BLEU tokenizer that is not installed."""
         from sacrebleu.metrics.bleu import BLEU
 
         try:
@@ -293,8 +293,8 @@ class Translation(Task):
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
             raise ValueError("is a parser, whose target vocabulary is of trees")
-        own_source = in_form(source, SENTENCE)
-        return own_source, own_source if target is source else in_form(target, SENTENCE)
+        own_source = with_form(source, SENTENCE)
+        return own_source, own_source if target is source else with_form(target, SENTENCE)
 
     def validation_metrics(self, evaluation: TranslationEvaluation) -> tuple[str, ...]:
         return _VALIDATION_METRICS if evaluation.validation_bleu else ()

@@ -35,7 +35,7 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
 from ..settings.sections import FREE_FIELDS, MODEL_FIELDS
-from .checkpoints import number_of, scheduled_checkpoints
+from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
@@ -67,12 +67,13 @@ def numbered_checkpoints(
     if found:
         state = read_state(found[-1])
         scheduled = scheduled_checkpoints(found)
-        found = [path for path in found if path in scheduled or number_of(path) == state["max_steps"]]
+        found = [path for path in found if path in scheduled or step_in_name(path) == state["max_steps"]]
     if best is not None and found:
         history = state["log_history"]
         scores = (scores_by_step(history, f"raw_{metric}") if raw else {}) or scores_by_step(history, metric)
         found = sorted(
-            (path for path in found if number_of(path) in scores), key=lambda path: scores[number_of(path)]
+            (path for path in found if step_in_name(path) in scores),
+            key=lambda path: scores[step_in_name(path)],
         )
     wanted = (last if best is None else best) or 1
     if wanted > len(found):

@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
-from .checkpoints import delete_between, has_lost_patience, refuse_vanished
+from .checkpoints import delete_between, has_lost_patience, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
@@ -82,7 +82,7 @@ class RunLogCallback(TrainerCallback):
 
     def _write(self, row: dict[str, Any]) -> None:
         self.last_step = row["step"]
-        refuse_vanished(self.path.parent)
+        refuse_vanished_folder(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(row)) + "\n")
 
@@ -168,7 +168,7 @@ class DivergenceDetector:
         patience = self.patience if has_learned else NUM_STEPS
         return step - self.since + 1 >= patience
 
-    def described(self, step: int) -> str:
+    def message(self, step: int) -> str:
         """The explosion in words, after its last step."""
         before = f", after {self.lowest:.2f} before" if math.isfinite(self.lowest) else ""
         return (
@@ -177,7 +177,7 @@ class DivergenceDetector:
         )
 
 
-class NothingLeftError(Exception):
+class NoStepsLeftError(Exception):
     """The run ends at the checkpoint that it continues from."""
 
 
@@ -208,7 +208,7 @@ class StopCallback(TrainerCallback):
         if self.checkpoint is not None and not metadata_of(self.checkpoint).get("validated", True):
             self._validate_again(args, state, control)
             if state.global_step >= state.max_steps or control.should_training_stop:
-                raise NothingLeftError
+                raise NoStepsLeftError
 
     def _validate_again(self, args, state, control) -> None:
         trainer = self.trainer
@@ -231,7 +231,7 @@ class StopCallback(TrainerCallback):
             if is_not_finite:
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
             if self.detector.update(step, loss / args.world_size):
-                self._end(self.detector.described(step), step)
+                self._end(self.detector.message(step), step)
             self.trainer.suspect_since = self.detector.since
             if signals:
                 control.should_save = True

@@ -33,7 +33,7 @@ STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
 
 
-def refuse_vanished(folder: Path) -> None:
+def refuse_vanished_folder(folder: Path) -> None:
     """Raise a WriteError if somebody has deleted or replaced the output folder of a run.
 
     Writing would make the folder again without the files that were in it, or write into the folder of another run.
@@ -48,12 +48,12 @@ def refuse_vanished(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """If writing fails inside the block because the output folder has vanished, say so (see `refuse_vanished`)."""
+    """If writing fails inside the block because the output folder has vanished, say so (see `refuse_vanished_folder`)."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OSError | RuntimeError | SafetensorError):
-            refuse_vanished(folder)
+            refuse_vanished_folder(folder)
         raise
 
 
@@ -86,7 +86,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
     candidates = scheduled_checkpoints(earlier)
-    is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < state.max_steps
+    is_extra = not scheduled_checkpoints([newest]) and step_in_name(newest) < state.max_steps
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
@@ -95,9 +95,9 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     deleted = []
     for checkpoint in checkpoints:
         # The end of the run names the checkpoints with a damaged manifest, so that they stay.
-        is_named_later = verify_manifest(checkpoint, []) is not None and number_of(checkpoint) > number_of(
-            kept[0]
-        )
+        is_named_later = verify_manifest(checkpoint, []) is not None and step_in_name(
+            checkpoint
+        ) > step_in_name(kept[0])
         if checkpoint not in kept and not is_named_later:
             deleted.append(checkpoint)
     _delete(folder, deleted)
@@ -107,7 +107,7 @@ def delete_between(folder: Path, first: int, last: int) -> None:
     """Delete the checkpoints of the steps `first` to `last`, so that no run continues from them."""
     _delete(
         folder,
-        [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first],
+        [checkpoint for checkpoint in checkpoints_until(folder, last) if step_in_name(checkpoint) >= first],
     )
 
 
@@ -128,8 +128,8 @@ def best_checkpoint(
     `checkpoints` are sorted by step.
     """
     scores = _scores(training, log_history)
-    evaluated = [checkpoint for checkpoint in checkpoints if number_of(checkpoint) in scores]
-    return max(evaluated, key=lambda checkpoint: scores[number_of(checkpoint)], default=None)
+    evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
+    return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
 def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
@@ -199,10 +199,10 @@ def final_weights_file(training: AnyTraining) -> str:
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
     """The checkpoints up to a step, sorted by step. Later checkpoints are damaged: the run continues before them."""
-    return [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) <= step]
+    return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
 
 
-def number_of(checkpoint: Path) -> int:
+def step_in_name(checkpoint: Path) -> int:
     """The step in the name of a checkpoint, checkpoint-STEP."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 

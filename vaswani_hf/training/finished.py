@@ -28,7 +28,7 @@ from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_man
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
 from ..tasks import TASKS
-from .checkpoints import refuse_vanished
+from .checkpoints import refuse_vanished_folder
 from .processes import say
 from .results import draw_curve
 
@@ -46,7 +46,7 @@ def _final_files() -> list[str]:
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
-def write_end(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore."""
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
@@ -56,7 +56,7 @@ def write_end(folder: Path, recipe: str, results: str, training_pairs: dict[str,
     write_whole(folder / RESULTS_FILE, results)
 
 
-def recorded_end(folder: Path) -> dict[str, Any]:
+def read_final_record(folder: Path) -> dict[str, Any]:
     """What the manifest of a finished run says; nothing where there is none, or it is damaged."""
     try:
         recorded = read_manifest(folder)
@@ -67,7 +67,7 @@ def recorded_end(folder: Path) -> dict[str, Any]:
 
 def restore_records(folder: Path) -> None:
     """Restores the recipe and the results of a finished run from its manifest, and draws its picture again."""
-    recorded = recorded_end(folder)
+    recorded = read_final_record(folder)
     if not recorded:
         return
     texts = {RECIPE_FILE: recorded["recipe"], RESULTS_FILE: recorded["results"]}
@@ -81,12 +81,12 @@ def restore_records(folder: Path) -> None:
         say(f"restored in '{folder}': {'; '.join(restored)}")
 
 
-def fault_of_end(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """What is damaged or missing of a finished run."""
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
-    if recorded_end(folder):
+    if read_final_record(folder):
         raise ValueError(
             f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make that again from, so restore it "
             "from a copy, or choose another `--output_dir`."
@@ -98,7 +98,7 @@ def fault_of_end(folder: Path) -> str:
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
     """Writes model and tokenizers of a run into a folder within its output folder."""
     staging = folder / FINAL_STAGING_FOLDER
-    refuse_vanished(folder)
+    refuse_vanished_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     open_to_readers(staging)
@@ -106,7 +106,7 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
     return staging
 
 
-def put_in_place(staging: Path, folder: Path) -> None:
+def move_into_place(staging: Path, folder: Path) -> None:
     """Moves the files that `stage_model` has written to their places, each of them whole."""
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
@@ -115,7 +115,7 @@ def put_in_place(staging: Path, folder: Path) -> None:
     shutil.rmtree(staging)
 
 
-def mend_run(
+def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
     """Makes the damaged and missing files of a finished run again. Its results stay, because its weights are the same."""
@@ -136,4 +136,4 @@ def mend_run(
     others = faults_of(folder)
     if others:
         say(f"made again, but not to the same bytes: {', '.join(others)}")
-    write_end(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])
+    write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

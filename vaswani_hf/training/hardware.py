@@ -11,7 +11,7 @@ from torch import nn
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16
-from .trainer import NUMBERS_OF_A_PART
+from .trainer import MAX_PART_SIZE
 
 # Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
 WORKERS_OF_AN_ACCELERATOR = 2
@@ -54,10 +54,10 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
-    return 6 * num_weights * min(positions, NUMBERS_OF_A_PART // model.config.d_model)
+    return 6 * num_weights * min(positions, MAX_PART_SIZE // model.config.d_model)
 
 
-def described(training: AnyTraining, device: torch.device) -> str:
+def describe_computation(training: AnyTraining, device: torch.device) -> str:
     """What a run computes with, for its first lines."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]

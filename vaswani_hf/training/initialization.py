@@ -66,7 +66,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     return found
 
 
-def continues(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
+def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
     """True if the run in a folder has trained from the model that `init_from` names, so that the model is not needed."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
@@ -97,7 +97,7 @@ def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelS
     return type(model).load({**fields, "init_from": recorded.init_from})
 
 
-def with_shape_of(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
+def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
     """The section `model` with the fields of the models that the parts begin with, and with their commits."""
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
@@ -215,7 +215,7 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 
 @torch.no_grad()
-def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
+def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
     """Put the weights of the bases into the untrained model of a run. Embeddings of unknown pieces stay as they are."""
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0
@@ -224,9 +224,9 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
             weights = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
             loaded[base.name] = weights, load_tokenizers(base.folder, base.name)
         begun, tokenizers = loaded[base.name]
-        state = stack_of(begun, stack).state_dict()
+        state = get_stack(begun, stack).state_dict()
         layers = {key: weight for key, weight in state.items() if not key.endswith(_TABLE)}
-        stack_of(model, stack).load_state_dict(layers, strict=False)
+        get_stack(model, stack).load_state_dict(layers, strict=False)
         number = STACKS.index(stack)
         vocabulary = (corpus.source_tokenizer, corpus.target_tokenizer)[number].get_vocab()
         known = tokenizers[number].get_vocab()
@@ -249,7 +249,7 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
     return f"begins with the weights of {names}{part}, which {verb} {num_known / num_pieces:.1%} of the pieces{shared}"
 
 
-def stack_of(model: PreTrainedModel, stack: str) -> Any:
+def get_stack(model: PreTrainedModel, stack: str) -> Any:
     """The encoder or the decoder of a model, which may have only one of the two."""
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
@@ -257,7 +257,7 @@ def stack_of(model: PreTrainedModel, stack: str) -> Any:
 def _tables(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
     """The tables [V, D] with a row for each piece: the embedding, and the output projection if the stack has one."""
     has_output = stack == "decoder" or not model.config.is_encoder_decoder
-    return [stack_of(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
+    return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:

@@ -33,7 +33,7 @@ def _discard_output(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Outliving:
+class PipeSafeStream:
     """A wrapper of a standard stream that ignores a closed pipe, for the progress bars of other libraries."""
 
     def __init__(self, stream: TextIO):

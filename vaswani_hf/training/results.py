@@ -33,7 +33,7 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
-def asked_of(values: dict[str, Any]) -> dict[str, Any]:
+def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
     """The values, by `section.key`, that may change for a finished run: length, final weights, scores.
 
     `values` are those of the published form of the recipe, because the data may have moved.
@@ -66,7 +66,7 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
 
-def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
+def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
     """The cost of the training, if the run came to this end before; empty if steps were trained since."""
     try:
         facts = dict(read_results(folder)["training"])

@@ -49,45 +49,45 @@ from ..recipe.recipe import check_warmup
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from .averaging import average_checkpoints
-from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
+from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .checkpoints import (
     STAGING_FOLDER,
     final_checkpoints,
     final_weights_file,
     naming_a_vanished_folder,
-    number_of,
     put_back_replaced,
-    refuse_vanished,
+    refuse_vanished_folder,
     rotate_checkpoints,
+    step_in_name,
 )
 from .finished import (
     FINAL_STAGING_FOLDER,
-    fault_of_end,
-    mend_run,
-    put_in_place,
-    recorded_end,
+    find_damage,
+    move_into_place,
+    read_final_record,
+    repair_run,
     restore_records,
     stage_model,
-    write_end,
+    write_final_record,
 )
-from .hardware import described, resolve_defaults
+from .hardware import describe_computation, resolve_defaults
 from .initialization import (
-    begin_with_bases,
-    continues,
     find_bases,
     frozen_weights,
+    has_begun_from,
+    load_base_weights,
     with_kept_tokenizers,
     with_recorded_shape,
-    with_shape_of,
+    with_shape_of_bases,
     write_kept_tokenizers,
 )
 from .planned_model import planned_config, planned_model
 from .processes import Processes, say
 from .results import (
-    asked_of,
-    facts_of_this_end,
+    changeable_values,
     read_results,
     record_recipe,
+    recorded_cost,
     results_of_run,
     score_test_split,
 )
@@ -155,7 +155,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     # 1. Continue an earlier run in the output folder, if there is one.
     recipe, earlier = _resolve_with_earlier_run(recipe, processes)
     has_results = processes.run_on_main(lambda: has_ended(recipe, earlier))
-    fault = processes.run_on_main(lambda: fault_of_end(folder) if has_results else "")
+    fault = processes.run_on_main(lambda: find_damage(folder) if has_results else "")
     if has_results and not fault:
         processes.run_on_main(lambda: _refuse_other_data(recipe))
         if processes.is_first:
@@ -216,12 +216,12 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     model = recipe.model
     tokenizer = recipe.tokenizer
     same = earlier if earlier is not None and earlier.task == recipe.task else None
-    if same is not None and continues(Path(recipe.output_dir), model, same.model):
+    if same is not None and has_begun_from(Path(recipe.output_dir), model, same.model):
         model = with_recorded_shape(model, same.model)
         if tokenizer.keep:
             tokenizer = recipe.tokenizer.kept(same.tokenizer)
     elif bases := find_bases(model):
-        model = with_shape_of(model, bases)
+        model = with_shape_of_bases(model, bases)
         if tokenizer.keep:
             tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], recipe.data.tags)
     recipe = recipe.replace(model=model, tokenizer=tokenizer)
@@ -247,17 +247,19 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
     """True if the earlier run is finished and the recipe asks for nothing new."""
-    return is_finished(Path(recipe.output_dir), _asked_of(recipe), _asked_of(earlier or recipe))
+    return is_finished(
+        Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
+    )
 
 
-def _asked_of(recipe: Recipe) -> dict[str, Any]:
-    return asked_of(published_recipe(recipe).values())
+def _changeable_values(recipe: Recipe) -> dict[str, Any]:
+    return changeable_values(published_recipe(recipe).values())
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
     """Refuse training data that differ from the data of the finished run."""
     folder = Path(recipe.output_dir)
-    if recorded_end(folder):
+    if read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
         refuse_other_data(folder, folder, corpus.digest)
@@ -270,9 +272,9 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
         # The licences of a finished run may change.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = recorded_end(folder)
+        end = read_final_record(folder)
         if end:
-            write_end(folder, text, end["results"], end["training_pairs"])
+            write_final_record(folder, text, end["results"], end["training_pairs"])
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
@@ -356,7 +358,7 @@ def _initial_model(
 
     def load_bases() -> str:
         bases = find_bases(recipe.model)
-        return begin_with_bases(model, bases, corpus) if bases else ""
+        return load_base_weights(model, bases, corpus) if bases else ""
 
     if checkpoint is None:
         message = processes.main_process_first(load_bases)
@@ -438,7 +440,7 @@ def _record_beginning(
         refuse_other_data(folder, checkpoint, trainer.corpus.digest)
         refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
-        if not (is_mended and recorded_end(folder)):
+        if not (is_mended and read_final_record(folder)):
             # The manifest of an earlier end does not describe the run that continues.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             record_recipe(folder, recipe.to_yaml(), trainer.corpus)
@@ -464,15 +466,15 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device
-        means = described(trainer.training, device)
-        if trainer.positions_of_a_part is not None:
-            means += f", batches of more than {trainer.positions_of_a_part:,} positions a side in parts"
+        means = describe_computation(trainer.training, device)
+        if trainer.max_part_positions is not None:
+            means += f", batches of more than {trainer.max_part_positions:,} positions a side in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
         with trainer.stop.saving_first(), naming_a_vanished_folder(folder), naming_the_folder(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except NothingLeftError:
+    except NoStepsLeftError:
         pass
     except DivergedRunError:
         if trainer.processes.is_first:
@@ -496,7 +498,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     If the run was finished before, only damaged and missing files are made again.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
-    recorded = recorded_end(folder)
+    recorded = read_final_record(folder)
     # Build a new model, because the model of the trainer may be sharded.
     model = build_model(recipe, corpus)
     steps: list[int] = []
@@ -505,27 +507,27 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     else:
         step = trainer.state.global_step or trainer.start_step
         checkpoints = final_checkpoints(folder, recipe.training, step)
-        steps = [number_of(checkpoint) for checkpoint in checkpoints]
+        steps = [step_in_name(checkpoint) for checkpoint in checkpoints]
         if recipe.training.average_checkpoints:
             say(f"averaging the last {len(checkpoints)} checkpoints")
         model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
-    before = facts_of_this_end(folder, trainer)
+    before = recorded_cost(folder, trainer)
     with naming_a_vanished_folder(folder), naming_the_folder(folder):
         if recorded:
-            mend_run(folder, model, corpus, recorded, lambda: score_test_split(trainer, recipe.data))
+            repair_run(folder, model, corpus, recorded, lambda: score_test_split(trainer, recipe.data))
             return
         save_model(model, corpus, folder, before)
         results = results_of_run(
             trainer,
             model,
             recipe.data,
-            _asked_of(recipe),
+            _changeable_values(recipe),
             recipe.decoding.settings(),
             steps=steps,
             before=before,
         )
-        refuse_vanished(folder)
-        write_end(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
+        refuse_vanished_folder(folder)
+        write_final_record(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
@@ -540,7 +542,7 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
-    put_in_place(staging, folder)
+    move_into_place(staging, folder)
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:

@@ -94,7 +94,7 @@ def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
-def whole_model(model: Any) -> Any:
+def unsharded_model(model: Any) -> Any:
     """The model itself, or an unsharded copy on every process if FSDP2 has sharded the model.
 
     The processes may use the copy independently of each other.

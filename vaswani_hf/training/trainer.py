@@ -42,17 +42,17 @@ from .checkpoints import (
     checkpoints_until,
     publish_checkpoint,
     put_back_replaced,
-    refuse_vanished,
+    refuse_vanished_folder,
     rotate_checkpoints,
 )
 from .moving_average import MovingAverage
 from .processes import Processes
-from .sharding import prepare_sharding, sharded_autocast, whole_model
+from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
 # The largest part of a batch that a CPU computes at once: the number of positions of one side times `d_model`. Smaller parts
 # need less padding and less memory, but each part costs time.
-NUMBERS_OF_A_PART = 2**19
+MAX_PART_SIZE = 2**19
 
 
 class DivergedRunError(Exception):
@@ -61,7 +61,7 @@ class DivergedRunError(Exception):
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """The largest number of positions per side that a CPU computes at once; None if a CPU computes whole batches."""
-    positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
+    positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # A compiled model computes whole batches, because parts would have more different shapes.
     return positions if is_large and not training.torch_compile else None
@@ -198,8 +198,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = super().training_step
         parts = [inputs]
         # Parts need the number of tokens of the whole batch, because the loss is a mean over all tokens.
-        if self.positions_of_a_part is not None and num_items_in_batch is not None:
-            parts = cut_into_parts(inputs, self.positions_of_a_part, are_texts=self.corpus.are_texts)
+        if self.max_part_positions is not None and num_items_in_batch is not None:
+            parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
             # The processes sum their gradients only once, after the last part.
@@ -210,7 +210,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return loss
 
     @property
-    def positions_of_a_part(self) -> int | None:
+    def max_part_positions(self) -> int | None:
         """The largest number of positions per side that are computed at once; None if batches are not cut into parts.
 
         The value does not depend on the number of processes, because the parts decide the dropout masks. DeepSpeed computes
@@ -303,7 +303,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
                 # In another folder another run may be at work.
-                refuse_vanished(folder)
+                refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
@@ -312,7 +312,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.stop.is_saving = False
 
     def _make_room(self, folder: Path) -> None:
-        refuse_vanished(folder)
+        refuse_vanished_folder(folder)
         shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
     def _complete_checkpoint(self, folder: Path) -> None:
@@ -363,7 +363,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _validate(self) -> dict[str, float]:
         """The validation scores of the current weights; empty if a signal arrived."""
         # Each process computes its batches alone, because the processes may have different numbers of batches.
-        model = whole_model(self.accelerator.unwrap_model(self.model))
+        model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
         if not shares:
