@@ -1,12 +1,12 @@
 """A run, from a recipe to a scored checkpoint: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. This module receives the whole
-recipe. Modules of other steps receive the sections that they need.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. This module receives
+the whole recipe. Modules of other steps receive the sections that they need.
 
-From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids), data/batching.py
-(token ids -> batches), trainer.py, model/modeling_vaswani.py. Need not be read to understand the training: resume.py
-(earlier runs), initialization.py (weights of other models), finished.py and results.py (the end of a run), stopping.py and
-processes.py (signals, several processes).
+From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids),
+data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. Need not be read to understand
+the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py and
+results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -117,7 +117,8 @@ class InterruptedRunError(Exception):
 def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model as a recipe says, and publish it if the recipe asks for it.
 
-    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an uninterrupted run.
+    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
+    uninterrupted run.
 
     Args:
         recipe (Recipe): The run.
@@ -183,7 +184,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """The recipe with all facts and decisions of the run, and the recipe that the earlier run has recorded, if any."""
+    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
     folder, training = Path(recipe.output_dir), recipe.training
     repo_id = recipe.publishing.hub_model_id
     if training.resume and repo_id:
@@ -207,7 +208,7 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data and of the model it starts from, and with decisions for this machine.
+    """A recipe with facts about its data and its initial model, and with decisions for this machine.
 
     `earlier` is the recorded recipe of the run to be resumed. It already has these facts.
     """
@@ -239,7 +240,7 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse an output folder whose earlier run the recipe does not continue; `earlier` is the recorded recipe."""
+    """Refuse an output folder whose earlier run, with the recipe `earlier`, is not continued."""
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
     check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
@@ -281,7 +282,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 
 
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
-    """Check the recipe before the data are read, prepare the folder, and find the checkpoint to continue from.
+    """Check the recipe, prepare the folder, and find the checkpoint to continue from.
 
     `fault` says what is damaged in the files of a finished run.
     """
@@ -350,7 +351,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """The model at the beginning of the run: random weights, or the weights of other models, with frozen parts.
+    """The initial model of a run: random weights or weights of other models, with frozen parts.
 
     The trainer loads the weights of a checkpoint.
     """
@@ -370,7 +371,7 @@ def _initial_model(
 
 
 def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """The untrained model of a run on the CPU, with the search settings of its checkpoint. The seed decides its weights."""
+    """The untrained model of a run on the CPU, with the search settings of the recipe, from its seed."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
@@ -481,8 +482,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
             raise
         # All processes end. The first process prints the error.
         sys.exit(1)
-    # All processes wait here, because the first process may be pushing its last checkpoint, and because a launcher ends all
-    # processes if one process ends. A signal may have arrived after the last step.
+    # All processes wait here, because the first process may be pushing its last checkpoint, and because a
+    # launcher ends all processes if one process ends. A signal may have arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
@@ -564,7 +565,7 @@ def push_result(folder: str, publishing: PublishingSettings) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Lock the output folder against other runs. The first process holds the lock for all processes of the run."""
+    """Lock the output folder against other runs. The first process holds the lock for all processes."""
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:

@@ -1,8 +1,8 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader` make batches with
-data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model, whose `forward` returns the loss
-(model/modeling_vaswani.py).
+run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader`
+make batches with data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model,
+whose `forward` returns the loss (model/modeling_vaswani.py).
 """
 
 import contextlib
@@ -50,17 +50,17 @@ from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# The largest part of a batch that a CPU computes at once: the number of positions of one side times `d_model`. Smaller parts
-# need less padding and less memory, but each part costs time.
+# The largest part of a batch that a CPU computes at once: the number of positions of one side times
+# `d_model`. Smaller parts need less padding and less memory, but each part costs time.
 MAX_PART_SIZE = 2**19
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded. The message names the step and a remedy."""
+    """The loss or the gradient became infinite or NaN, or exploded. The message has step and remedy."""
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """The largest number of positions per side that a CPU computes at once; None if a CPU computes whole batches."""
+    """The largest number of positions per side that a CPU computes at once; None for whole batches."""
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # A compiled model computes whole batches, because parts would have more different shapes.
@@ -68,7 +68,8 @@ def largest_part(training: AnyTraining, d_model: int) -> int | None:
 
 
 def _ignore_signals(worker: int) -> None:
-    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its step.
+    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its
+    # step.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -107,11 +108,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # These values stay on the device until they are logged, because reading a value forces a CUDA synchronisation.
+        # These values stay on the device until they are logged, because reading a value forces a CUDA
+        # synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
-        # The first of the latest steps whose losses are too high; None if the loss of the last step is normal.
+        # The first of the latest steps whose losses are too high; None if the loss of the last step is
+        # normal.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -163,7 +166,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches. The loader has no length, so that only the recipe counts epochs."""
+        """The endless loader of training batches. It has no length, so that only the recipe counts epochs."""
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
             "pin_memory": torch.cuda.is_available(),
@@ -186,7 +189,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step. Their target tokens in all processes are added to `target_tokens_seen`."""
+        """The batches of one optimizer step. `target_tokens_seen` grows by their target tokens."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
@@ -211,19 +214,20 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of positions per side that are computed at once; None if batches are not cut into parts.
+        """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The value does not depend on the number of processes, because the parts decide the dropout masks. DeepSpeed computes
-        whole batches, because it would take an optimizer step after each part.
+        The value does not depend on the number of processes, because the parts decide the dropout masks.
+        DeepSpeed computes whole batches, because it would take an optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
         return largest_part(self.training, self.model.config.d_model)
 
     def _seed_batch(self) -> None:
-        """Seed PyTorch's generators with the number of the next batch in the sequence of all batches of the run.
+        """Seed PyTorch with the number of the next batch among all batches of the run.
 
-        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an interruption.
+        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an
+        interruption.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -268,7 +272,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """The state since the last call, float32 [2] on the device: 1 if a loss or gradient was not finite, else 0; the loss."""
+        """Since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and the loss."""
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
         self.loss_of_step = self.finite_if_finite = 0.0
@@ -299,8 +303,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that was being replaced, then delete the incomplete one, because it would fill
-            # the disk. If this fails, delete nothing and raise the first error.
+            # Put back the complete checkpoint that was being replaced, then delete the incomplete one,
+            # because it would fill the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
                 # In another folder another run may be at work.
                 refuse_vanished_folder(folder)
@@ -326,7 +330,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # A checkpoint is scheduled if an uninterrupted run also saves it, even if a later run trains for more steps.
+            # A checkpoint is scheduled if an uninterrupted run also saves it, even if a later run trains for
+            # more steps.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -340,10 +345,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """The scores on the validation split: loss per token without label smoothing, perplexity, scores of the task.
+        """The scores on the validation split: unsmoothed loss per token, perplexity, scores of the task.
 
-        With a moving average of the weights, the scores are those of the average. The scores of the weights themselves have
-        the names `eval_raw_loss` and so on.
+        With a moving average of the weights, the scores are those of the average. The scores of the weights
+        themselves have the names `eval_raw_loss` and so on.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -362,7 +367,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validate(self) -> dict[str, float]:
         """The validation scores of the current weights; empty if a signal arrived."""
-        # Each process computes its batches alone, because the processes may have different numbers of batches.
+        # Each process computes its batches alone, because the processes may have different numbers of
+        # batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
@@ -394,7 +400,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """The results of `compute` in all processes; empty if a signal arrived in one process: all save and end."""
+        """The results of `compute` in all processes; empty if a signal arrived, so that all save and end."""
         was_training = self.model.training
         try:
             with self.stop.ending_at_once(self.stop.sentence):
@@ -410,7 +416,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """The model's outputs for this process's share of the validation split, with the number of each row."""
+        """The outputs for this process's share of the validation split, with the number of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
