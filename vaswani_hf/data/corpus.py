@@ -225,25 +225,28 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
         raise ValueError(f"`data`, {split} split: {words}") from error
 
 
-def split_name(data: CorpusData, split: str) -> str:
-    """The files of a split, or the dataset and the key of the split, for messages."""
-    return (
-        " and ".join(data.files(split))
-        or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
-    )
+def split_name(data: DataSettings, split: str) -> str:
+    """The files of a split, or the dataset and the key of the split, or the generated corpus, for messages."""
+    if files := data.files(split):
+        return " and ".join(files)
+    if dataset := getattr(data, "dataset", None):
+        return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    return f"`data.corpus: {data.corpus}`"
 
 
-def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: str) -> None:
-    """Refuse a split without a pair that has text on both sides and is short enough for `max_length` tokens.
+def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
+    """Refuse a split without text, and a split for training and validation without a pair that is short enough.
 
-    `fault` is the message for a split in which each pair has an empty side. Without `max_length` any length
-    is allowed.
+    `fault` is the message for a split in which each pair has an empty side.
     """
+    name = split_name(data, split)
+    max_length = data.max_length
     with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
     first = next(with_text, None)
     if first is None:
         raise ValueError(f"{name} {fault}")
-    if max_length is None:
+    if split == "test":
+        # Scores have no limit of the length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):

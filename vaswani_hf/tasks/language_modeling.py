@@ -34,7 +34,6 @@ from ..data.corpus import (
     load_pairs,
     load_splits,
     refuse_unusable,
-    split_name,
 )
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
@@ -268,8 +267,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
 def _check_split(texts: Dataset, data: TextData, split: str) -> None:
     fault = f"must hold text, but each of {len(texts):,} is empty."
-    max_length = None if split == "test" else data.max_length
-    refuse_unusable(texts, split_name(data, split), max_length, fault)
+    refuse_unusable(texts, data, split, fault)
 
 
 def _train_tokenizers(

@@ -196,9 +196,7 @@ def _pair_of(tree: Tree) -> dict[str, str]:
 
 def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
     fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
-    max_length = None if split == "test" else data.max_length
-    name = " and ".join(data.files(split)) or f"`data.corpus: {data.corpus}`"
-    refuse_unusable(pairs, name, max_length, fault)
+    refuse_unusable(pairs, data, split, fault)
 
 
 def load_treebank(names: list[str]) -> Dataset:

@@ -416,14 +416,13 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
     """Refuse a split without usable pairs. A test split needs text on each side."""
-    name = split_name(data, split)
     if split == "test":
         for side in ("source", "target"):
             files = " and ".join(data.listed(f"test_{side}"))
-            refuse_blank(pairs[side], f"the {side} side", files or name)
+            refuse_blank(pairs[side], f"the {side} side", files or split_name(data, split))
         return
     fault = f"must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
-    refuse_unusable(pairs, name, data.max_length, fault)
+    refuse_unusable(pairs, data, split, fault)
 
 
 def train_tokenizers(

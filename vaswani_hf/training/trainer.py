@@ -75,16 +75,10 @@ def _ignore_signals(worker: int) -> None:
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the paper's schedule, and evaluation per token and by BLEU.
+    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the validation scores of a task.
 
-    Args:
-        corpus (Corpus): The data.
-        training (AnyTraining): The batches and the schedule.
-        evaluation (EvaluationSettings): The scores of the validation.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
-        processes (Processes, optional): All processes of the run.
-        task (Task): Computes the scores of the validation other than the loss.
-        **kwargs: Passed to Seq2SeqTrainer.
+    `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
+    Seq2SeqTrainer.
     """
 
     control: Any
