@@ -67,7 +67,7 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to leave that out: `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to switch it off: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
     number = len(positions)
     monkeypatch.setattr(trainer, "MAX_PART_SIZE", 200 * 16)
     in_parts = weights(run("parts", *words))
-    assert "batches of more than 200 positions a side in parts" in capsys.readouterr().out
+    assert "batches of more than 200 positions per side in parts" in capsys.readouterr().out
     assert max(positions[:number]) > 400 and max(positions[number:]) <= 200
     for name, tensor in whole.items():
         torch.testing.assert_close(in_parts[name], tensor, rtol=0, atol=1e-5)

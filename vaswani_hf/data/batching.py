@@ -7,8 +7,9 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
 2. `EndlessSampler` puts the batches of all epochs one after the other and gives each process its share.
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads them into the tensors that the model takes.
 
-The trainer connects them in its `get_train_dataloader`. Need not be read to understand the flow: streams.py
-(batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped files).
+The trainer connects them in its `get_train_dataloader`. You need not read these files to understand the flow:
+streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped
+files).
 
 Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L
 length of a sentence, all lengths in tokens.

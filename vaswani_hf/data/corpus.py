@@ -6,9 +6,9 @@
    `datasets`.
 3. `Corpus` holds the encoded splits. batching.py makes batches of them.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). Need not be read to understand the
-flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast encoding),
-corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
+understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
+encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
 Legend of shapes: N pairs of a batch of text.
 """
@@ -226,7 +226,7 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """The files of a split, or the dataset and the key of the split, or the generated corpus, for messages."""
+    """The name of a split for messages: its files, or its dataset and key, or the generated corpus."""
     if files := data.files(split):
         return " and ".join(files)
     if dataset := getattr(data, "dataset", None):
@@ -235,7 +235,7 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Refuse a split without text, and a split for training and validation without a pair that is short enough.
+    """Refuse a split without text. Training and validation also need a pair that is short enough.
 
     `fault` is the message for a split in which each pair has an empty side.
     """
@@ -246,7 +246,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # Scores have no limit of the length.
+        # The test split is scored without a limit of the length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):

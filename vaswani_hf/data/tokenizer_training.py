@@ -45,8 +45,8 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The order is the order of BART. `<pad>` must not have the id 0, because `generate` treats the id 0 as a
-# missing token.
+# The order is the order of BART. `<pad>` must not have the id 0, because `generate` treats a pad token with
+# the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around

@@ -49,7 +49,7 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # Each line is a rule: weight, left side, right side.
 # The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` has no bracket.
 # A symbol without a colon is a word of the lexicon.
-# `#` is a number, s (singular) or p (plural), the same in the whole rule. `@` is the other number.
+# `#` is s (singular) or p (plural), the same in the whole rule. `@` is the other of the two.
 # `~` is s or p, drawn for this symbol alone.
 _RULES = """
 10 S: -> NP:subject# VP:# .

@@ -117,7 +117,7 @@ class Task(Protocol):
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """The split "train", "validation" or "test" as columns `source` and `target`; None without it.
+        """The split "train", "validation" or "test" as columns `source` and `target`; None if missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -133,7 +133,7 @@ class Task(Protocol):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """The tokenizers of another model in the form of this task. A ValueError says why not."""
+        """The tokenizers of another model in the form of this task; ValueError if they are unusable."""
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:

@@ -74,9 +74,9 @@ class TextData(CorpusData):
     train_text: Files = None
     """Text files with one text per line, for training."""
     validation_text: Files = None
-    """As `train_text`, for validation."""
+    """The same as `train_text`, for the validation split."""
     test_text: Files = None
-    """As `train_text`, for the scores at the end."""
+    """The same as `train_text`, for the test split, which is scored at the end."""
     text_column: str = "text"
     """The column of a dataset that has the texts."""
 

@@ -69,9 +69,9 @@ class TreebankData(DataSettings):
     train_trees: Files = None
     """Files or folders of trees, for training."""
     validation_trees: Files = None
-    """As `train_trees`, for validation."""
+    """The same as `train_trees`, for the validation split."""
     test_trees: Files = None
-    """As `train_trees`, for the scores at the end."""
+    """The same as `train_trees`, for the test split, which is scored at the end."""
 
 
 class TreebankTokenizer(TokenizerSettings):

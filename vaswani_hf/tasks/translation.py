@@ -72,21 +72,22 @@ class TranslationData(CorpusData):
     train_pairs: Files = None
     """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
     validation_source: Files = None
-    """As `train_source`, for validation."""
+    """The same as `train_source`, for the validation split."""
     validation_target: Files = None
-    """As `train_target`, for validation."""
+    """The same as `train_target`, for the validation split."""
     validation_pairs: Files = None
-    """As `train_pairs`, for validation."""
+    """The same as `train_pairs`, for the validation split."""
     test_source: Files = None
-    """As `train_source`, for the scores at the end."""
+    """The same as `train_source`, for the test split, which is scored at the end."""
     test_target: Files = None
-    """As `train_target`, for the scores at the end."""
+    """The same as `train_target`, for the test split, which is scored at the end."""
     test_pairs: Files = None
-    """As `train_pairs`, for the scores at the end."""
+    """The same as `train_pairs`, for the test split, which is scored at the end."""
     both_directions: bool = False
     """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag for its target
     language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction
-    of the recipe have no tag, so that validation, test and exports use plain text."""
+    of the recipe have no tag, so that validation, test and exports use plain text.
+    """
     max_length_ratio: float | None = Field(None, ge=1)
     """Drop a training pair if one side has more tokens than the other side times this number."""
 

@@ -208,5 +208,5 @@ def step_in_name(checkpoint: Path) -> int:
 def _is_damaged(checkpoint: Path, names: list[str]) -> bool:
     fault = verify_manifest(checkpoint, names)
     if fault:
-        say(f"'{checkpoint}' takes no part in the final weights: {fault}")
+        say(f"'{checkpoint}' is not used for the final weights: {fault}")
     return fault is not None

@@ -70,7 +70,7 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
     else:
         parts = ["computing in float32 (to compute in bfloat16: `--bf16 true`)"]
     if training.torch_compile:
-        parts.append("compiled (to leave that out: `--torch_compile false`)")
+        parts.append("compiled (to switch it off: `--torch_compile false`)")
     if workers := training.dataloader_num_workers:
         parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
     return ", ".join(parts)

@@ -306,8 +306,8 @@ def _flops_lines(plan: dict[str, Any]) -> list[str]:
     steps = "" if plan["steps"] is None else f"{plan['steps']:,} steps x "
     counted, at_most, paper = (flops[name][unit] for name in ("counted", "counted_at_max_length", "paper"))
     return [
-        f"FLOPs of a {unit:<4}   {counted:>15.2e}  products, forward and backward, in sentences of {flops['mean_length']} "
-        f"tokens (assumed); {at_most:.2e} in ones of `data.max_length` = {flops['max_length']}",
+        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of {flops['mean_length']} "
+        f"tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = {flops['max_length']}",
         f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x {NUM_PAPER_GPUS} GPUs x "
         f"{PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the paper's",
     ]

@@ -1,12 +1,12 @@
 """A run, from a recipe to a scored checkpoint: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. This module receives
-the whole recipe. Modules of other steps receive the sections that they need.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
+receives the whole recipe. Other modules receive sections of the recipe.
 
 From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids),
-data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. Need not be read to understand
-the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py and
-results.py (the end of a run), stopping.py and processes.py (signals, several processes).
+data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read these files
+to understand the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py
+and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -197,7 +197,7 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse an output folder whose earlier run, with the recipe `earlier`, is not continued."""
+    """Refuse an output folder if the recipe does not continue its earlier run with the recipe `earlier`."""
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
     resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
@@ -246,7 +246,9 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.check_training), processes)
     if fault and processes.is_first:
-        say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
+        say(
+            f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
+        )
     # Refuse names of parts that the model does not have.
     initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
 
@@ -426,7 +428,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         device = trainer.args.device
         means = describe_computation(trainer.training, device)
         if trainer.max_part_positions is not None:
-            means += f", batches of more than {trainer.max_part_positions:,} positions a side in parts"
+            means += f", batches of more than {trainer.max_part_positions:,} positions per side in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
@@ -553,7 +555,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
             # The signal ended another process first.
             raise ShutdownRequested from error
         raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, and this one with it; look why, and continue with "
+            f"Another process of the run in '{folder}' has ended, so that this process ends, too; find the cause, and continue with "
             "`--resume true`."
         ) from error
 

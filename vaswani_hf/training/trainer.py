@@ -75,7 +75,7 @@ def _ignore_signals(worker: int) -> None:
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the validation scores of a task.
+    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
     `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
     Seq2SeqTrainer.
@@ -300,7 +300,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             # Put back the complete checkpoint that was being replaced, then delete the incomplete one,
             # because it would fill the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
-                # In another folder another run may be at work.
+                # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -324,8 +324,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # A checkpoint is scheduled if an uninterrupted run also saves it, even if a later run trains for
-            # more steps.
+            # True if an uninterrupted run of any length also saves this checkpoint.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
