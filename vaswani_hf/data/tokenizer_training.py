@@ -215,12 +215,12 @@ def train_tokenizer(
             f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
             f"tokens{of_tags}), but is {vocab_size}."
         )
-    backend = _untrained(lowercase, normalization, form)
+    backend = _untrained_backend(lowercase, normalization, form)
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
         raise ValueError("`texts` must hold text to train a tokenizer on, but there is none.")
-    backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
+    backend.model = _train_bpe(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.add_tokens([AddedToken(tag, **_TAG_OPTIONS, special=False) for tag in tags])
     if backend.get_vocab_size() < vocab_size:
@@ -265,7 +265,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
     return with_transformers_interface(backend, tokenizer.model_max_length, form)
 
 
-def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
+def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
     """Train BPE over characters, and write it as byte-level BPE whose first merges form characters."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
@@ -274,15 +274,17 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
     # This order of the ASCII characters makes BPE merge equally frequent pairs in the order of their bytes.
     # The trainer learns enough merges, because its alphabet of 128 characters is smaller than that of 256
     # bytes.
-    ascii_characters = sorted(map(chr, range(128)), key=_in_bytes)
+    ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
-    over_characters.train_from_iterator(_counted(texts, normalizer, counts), trainer)
+    over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
     # Sort by frequency, and equally frequent characters by code point.
     characters = sorted(counts, key=lambda character: (-counts[character], character))
     learned = json.loads(over_characters.to_str())["model"]["merges"]
     merges = [
-        *dict.fromkeys(pair for character in characters for pair in _merges_of_bytes(_in_bytes(character))),
-        *((_in_bytes(left), _in_bytes(right)) for left, right in learned),
+        *dict.fromkeys(
+            pair for character in characters for pair in _merges_of_bytes(_as_byte_symbols(character))
+        ),
+        *((_as_byte_symbols(left), _as_byte_symbols(right)) for left, right in learned),
     ]
     entries = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     vocabulary = {entry: token_id for token_id, entry in enumerate(entries)}
@@ -290,7 +292,7 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
         if vocabulary.setdefault("".join(pair), len(vocabulary)) == vocab_size:
             del vocabulary["".join(pair)], merges[rank:]
             break
-    bytewise = sum(_in_bytes(character) not in vocabulary for character in characters)
+    bytewise = sum(_as_byte_symbols(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
             "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
@@ -302,7 +304,9 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
     return models.BPE(vocabulary, merges)
 
 
-def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]) -> Iterator[str]:
+def _count_characters(
+    texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]
+) -> Iterator[str]:
     """Yield the texts, and count the non-ASCII characters of each normalised text."""
     for text in texts:
         if not text.isascii():
@@ -317,12 +321,12 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
         yield symbols[:end], symbols[end]
 
 
-def _in_bytes(text: str) -> str:
+def _as_byte_symbols(text: str) -> str:
     """The text as byte-level BPE writes it: one character per byte."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
-def _untrained(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
+def _untrained_backend(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
     """A tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
         raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')

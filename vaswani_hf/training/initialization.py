@@ -236,7 +236,9 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
         pieces = [piece for piece in vocabulary if piece in known]
         ids = [vocabulary[piece] for piece in pieces]
         base_ids = [known[piece] for piece in pieces]
-        for weight, base_weight in zip(_tables(model, stack), _tables(begun, stack), strict=False):
+        for weight, base_weight in zip(
+            _token_matrices(model, stack), _token_matrices(begun, stack), strict=False
+        ):
             weight[ids] = base_weight[base_ids]
         num_known += len(pieces)
         num_pieces += len(vocabulary)
@@ -257,7 +259,7 @@ def get_stack(model: PreTrainedModel, stack: str) -> Any:
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 
-def _tables(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
+def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
     """The matrices [V, D] with one row per token: the embedding and, if present, the output projection."""
     has_output = stack == "decoder" or not model.config.is_encoder_decoder
     return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]

@@ -35,20 +35,6 @@ NUM_PAPER_GPUS = 8
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
 )
-# Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
-_PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
-    ({}, 0.4),
-    (
-        {
-            "d_model": 1024,
-            "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-            "decoder_ffn_dim": 4096,
-        },
-        1.0,
-    ),
-)
 _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
 _PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
@@ -243,14 +229,20 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """The counted FLOPs and the seconds of a step of the paper's base and big model."""
-    return [
-        (
-            batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops,
-            seconds,
-        )
-        for shape, seconds in _PAPER_STEPS
-    ]
+    """The counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
+    base = VaswaniConfig()
+    big = VaswaniConfig(
+        d_model=1024,
+        encoder_attention_heads=16,
+        decoder_attention_heads=16,
+        encoder_ffn_dim=4096,
+        decoder_ffn_dim=4096,
+    )
+    return [(_paper_flops(base, length), 0.4), (_paper_flops(big, length), 1.0)]
+
+
+def _paper_flops(config: VaswaniConfig, length: int) -> int:
+    return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops
 
 
 def gpu_rate(name: str) -> float:

@@ -112,7 +112,7 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """The result of the first process in a list; an empty list in other processes, unless `share` is true."""
+        """The result of the first process in a list. Other processes get [] unless `share` is true."""
         results: list[_T] = []
         error = None
         if self.is_first:

@@ -128,8 +128,8 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(
-            f"The training pairs are not those that the run in '{folder}' was begun with ({_counted(pairs)} now, "
-            f"{_counted(before)} then); restore the data, or choose another `--output_dir`."
+            f"The training pairs are not those that the run in '{folder}' was begun with ({_pairs_in_words(pairs)} now, "
+            f"{_pairs_in_words(before)} then); restore the data, or choose another `--output_dir`."
         )
 
 
@@ -143,7 +143,7 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
         )
 
 
-def _counted(pairs: dict[str, Any]) -> str:
+def _pairs_in_words(pairs: dict[str, Any]) -> str:
     count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
     return f"{count}, sha256 {pairs['sha256'][:8]}…"
 

@@ -364,7 +364,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
-            shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+            shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
         if not shares:
             return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
@@ -375,7 +375,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         pairs = self.corpus.texts["validation"]
         if self.task.validation_metrics(self.evaluation) and pairs is not None:
-            shares = self._shares(lambda: self._outputs(model, pairs))
+            shares = self._gather_shares(lambda: self._validation_outputs(model, pairs))
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
@@ -392,7 +392,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             collate_fn=self.corpus.validation_collator,
         )
 
-    def _shares(self, compute: Callable[[], Any]) -> list[Any]:
+    def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
         """The results of `compute` in all processes; empty if a signal arrived, so that all save and end."""
         was_training = self.model.training
         try:
@@ -408,7 +408,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return []
         return shares
 
-    def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
+    def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
         """The outputs for this process's share of the validation split, with the number of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
