@@ -33,7 +33,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
     from vaswani_hf.data import corpus, text_encoder
     from vaswani_hf.data.corpus import PairSource, load_pairs
     from vaswani_hf.data.corpus_cache import corpus_digest
-    from vaswani_hf.data.tokenizer_training import texts_of, train_tokenizer
+    from vaswani_hf.data.tokenizer_training import train_tokenizer, training_texts
 
     datasets.disable_progress_bars()
     if way != "words":
@@ -44,7 +44,7 @@ def measure(way: str, arguments: argparse.Namespace) -> None:
 
         text_encoder.TextEncoder.__call__ = encode  # type: ignore[method-assign]
     once = load_pairs(PairSource(arguments.source, arguments.target))
-    tokenizer = train_tokenizer(texts_of(once, ("source", "target"), 100), arguments.vocab_size)
+    tokenizer = train_tokenizer(training_texts(once, ("source", "target"), 100), arguments.vocab_size)
     pairs = load_pairs(
         PairSource([arguments.source] * arguments.repeat, [arguments.target] * arguments.repeat)
     )

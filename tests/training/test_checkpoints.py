@@ -167,7 +167,7 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):
     flip_a_bit(folder / "checkpoint-6" / "model.safetensors")
     run("average", *AVERAGED, "--resume", "true")
     assert (
-        "checkpoint-6' takes no part in the final weights: model.safetensors is not as it was"
+        "checkpoint-6' is not used for the final weights: model.safetensors is not as it was"
         in capsys.readouterr().out
     )
     expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])

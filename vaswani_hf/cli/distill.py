@@ -71,7 +71,7 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 
 def run(options: DistillOptions) -> None:
     """Write the pairs, and print how many there are."""
-    from ..data.corpus import naming_the_split
+    from ..data.corpus import call_naming_split
     from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
@@ -89,7 +89,9 @@ def run(options: DistillOptions) -> None:
             earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
         task = TASKS[recipe.task]
         data = task.pin_data(recipe.data, earlier)
-        pairs: Any = naming_the_split("train", task.load_split, _seen_in_training(data), "train", recipe.seed)
+        pairs: Any = call_naming_split(
+            "train", task.load_split, _seen_in_training(data), "train", recipe.seed
+        )
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
         counts = Counter[str]()

@@ -224,13 +224,13 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
 
 def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
     """Print the scores of the trees of a parser, or of finished trees."""
-    from ..data.trees import read_treebank, tree_files
+    from ..data.trees import read_treebank, treebank_files
     from ..parsing import bracketing
     from ..parsing.parser import Parser
 
     # Fail at once if standard output is closed.
     standard_output()
-    gold = [tree for path in tree_files([treebank]) for tree in read_treebank(path)]
+    gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
     if _is_file(options.model_name):
@@ -357,7 +357,7 @@ def _score_one(
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         record = readable_record(recipe_file(Path(translator.model.name_or_path)))
     task = TASKS["translation" if record is None else record.task]
-    given = {
+    given: dict[str, Any] = {
         key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
     }
     settings = task.evaluation_settings.load(given, "--")

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..data.lines import decoded, read_raw_lines
+from ..data.lines import decode_line, read_raw_lines
 from ..model.inputs_vaswani import InvalidInput, try_parse
 from ..model.translator_vaswani import Translation
 from .lines import check_equally_many, count_lines, naming_bad_lines, translation_as_json, with_progress
@@ -63,7 +63,7 @@ def run(options: ScoreOptions) -> None:
 
 def _texts(path: str) -> Iterator[str | InvalidInput]:
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield try_parse(decoded, line, number, path)
+        yield try_parse(decode_line, line, number, path)
 
 
 def _as_columns(translation: Translation) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 from transformers import TextStreamer
 
-from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
+from ..data.lines import decode_line, parse_json, read_raw_lines, refuse_lone_surrogates, strip_line_ends
 from ..model.inputs_vaswani import InvalidInput, Request, try_parse, unwrap
 from ..model.translator_vaswani import Translation, TranslationOptions, results_of_lines
 from .lines import (
@@ -59,7 +59,7 @@ class TextOptions(WorkerOptions, EnsembleOptions):
             raise ValueError("`--resume` must come with `--output`, the file that is continued.")
         if self.resume and self.text is not None:
             raise ValueError("`--resume` continues a file and must come without `--text`.")
-        refuse_half_characters(self.text or "", "`--text`")
+        refuse_lone_surrogates(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
         check_output(
@@ -176,19 +176,19 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
     if options.text is not None:
         yield Request(options.text)
         return
-    lines = without_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
+    lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
         yield try_parse(read, line, number, options.place)
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:
     """The request of a line of text."""
-    return Request(decoded(line, number, place))
+    return Request(decode_line(line, number, place))
 
 
 def _json_request(line: bytes, number: int, place: str) -> Request:
     """The request of a JSON line."""
-    text = decoded(line, number, place)
+    text = decode_line(line, number, place)
     if not text.strip():
         return Request(text)
     place = f"Line {number:,} of {place}"
@@ -207,7 +207,7 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     ):
         raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
     for part in (row["text"], prefix, *phrases):
-        refuse_half_characters(part, place)
+        refuse_lone_surrogates(part, place)
     return Request(row["text"], prefix, tuple(phrases))
 
 

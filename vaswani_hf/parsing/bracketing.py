@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ..data.trees import WORD, WRAPPERS, Tree, tree_over
+from ..data.trees import WORD, WRAPPERS, Tree, tree_from_symbols
 from .parser import Parser
 
 logger = logging.get_logger(__name__)
@@ -92,7 +92,7 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
     # `Tree.sentence` replaces some characters of the words of a treebank.
     trees = [
-        tree_over(gold_tree.words, tree.symbols, tree.tags)
+        tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)
         if tree is not None
     ]

@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
+from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
 from ..translation.translator import Translator
@@ -224,7 +224,7 @@ class Parser(Translator):
         options["num_return_sequences"] = 1
         for translation in self.translate(sentences, **options):
             text = translation.text if isinstance(translation, Translation) else translation
-            yield tree_of(text) if text else None
+            yield tree_from_text(text) if text else None
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         words = [unescaped(word) for word in text.split()]
@@ -260,4 +260,4 @@ def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words:
         else:
             symbols.append(WORD)
             tags.append(token)
-    return tree_over(words, symbols, tags)
+    return tree_from_symbols(words, symbols, tags)

@@ -63,7 +63,7 @@ def load_recipe(
     if needs_data:
         recipe.data.require_source()
     if not is_record:
-        recipe.evaluation.check_tokenizer()
+        recipe.evaluation.check_dependencies()
     return recipe
 
 

@@ -182,8 +182,8 @@ class EvaluationSettings(Settings):
         """The name of the key that is true and lets each validation score outputs, if there is such a key."""
         return None
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
+    def check_dependencies(self) -> None:
+        """Refuse scores that need software that is not installed."""
 
 
 class PublishingSettings(Settings):

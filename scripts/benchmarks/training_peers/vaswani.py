@@ -13,7 +13,7 @@ from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training.hardware import described
+from vaswani_hf.training.hardware import describe_computation
 from vaswani_hf.training.run import add_callbacks, build_model, resolve, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
@@ -99,7 +99,7 @@ def main() -> None:
     )
     trainer.turns = turns
     (folder / "means.json").write_text(
-        json.dumps(described(recipe.training, arguments.device)), encoding="utf-8"
+        json.dumps(describe_computation(recipe.training, arguments.device)), encoding="utf-8"
     )
     add_callbacks(trainer, recipe.publishing)
     trainer.add_callback(TurnsCallback(turns))
