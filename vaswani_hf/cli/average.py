@@ -1,12 +1,11 @@
 """`vaswani average`."""
 
-import os
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import Options, on_command_line
+from .options import Options, check_different, on_command_line
 
 
 class AverageOptions(Options):
@@ -41,8 +40,7 @@ class AverageOptions(Options):
             raise ValueError(
                 "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."
             )
-        elif len({os.path.abspath(name) for name in chosen}) < len(chosen):
-            raise ValueError(f"`checkpoints` names one twice, in {', '.join(chosen)}; name each once.")
+        check_different("checkpoints", chosen)
         return self
 
 
