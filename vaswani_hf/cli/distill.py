@@ -24,7 +24,7 @@ from ..model.options_vaswani import TranslationOptions
 from ..model.scoring_vaswani import Translation
 from ..model.translator_vaswani import Request
 from ..translation.ctranslate2_files import CTranslate2Files
-from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
+from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
 from .options import SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
 from .train import RecipeOptions
@@ -246,8 +246,8 @@ def _translated(
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
-    with closing(translations_from(load, options, counted, chosen, done)) as translations:
-        lines = naming_bad_lines(translations, "the training split", done, counted)
+    with closing(translate_remaining(load, options, counted, chosen, done)) as translations:
+        lines = report_bad_lines(translations, "the training split", done, counted)
         for translation in with_progress(lines, "distilling", total, done, to_file=True):
             number, pair = waiting.popleft()
             yield number, pair, translation

@@ -249,7 +249,7 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
         trees = scores.pop("trees")
         _print_scores(options, scores, bracketing.scores_as_text)
         if file is not None:
-            file.write(bracketing.lines_of(trees).encode(errors="replace"))
+            file.write(bracketing.trees_as_lines(trees).encode(errors="replace"))
 
 
 def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:

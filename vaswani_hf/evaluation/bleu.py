@@ -44,17 +44,17 @@ class CompoundSplitBLEU(BLEU):
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
 
-def check_tokenizer(tokenize: str) -> None:
-    """Refuse a tokenizer that sacreBLEU does not have, or that needs what is not installed."""
+def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
+    """Refuse a tokenizer that sacreBLEU does not have, or that needs a package or file that is not installed."""
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
-        raise ValueError(f"`tokenize` must be one of {known}, but is {tokenize!r}.")
+        raise ValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
     try:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
-            f"`tokenize` is {tokenize!r}, which needs a package or a file that is not there; install what"
-            " sacreBLEU's documentation names for this tokenizer, or take another one, such as 13a."
+            f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what"
+            " sacreBLEU's documentation names for this tokenizer, or choose another one, such as 13a."
         ) from None
 
 

@@ -114,7 +114,7 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
     return found
 
 
-def lines_of(trees: Iterable[Tree | None]) -> str:
+def trees_as_lines(trees: Iterable[Tree | None]) -> str:
     """Trees one a line, with an empty line for None."""
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 

@@ -66,7 +66,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(sentence_of(error, prefix)) from None
+            raise ValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values of some fields. The copy is checked."""
@@ -74,7 +74,7 @@ class Settings(BaseModel):
         return self.load(given | changes)
 
 
-def sentence_of(error: ValidationError, prefix: str = "") -> str:
+def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     """The first fault of a set of values, in one sentence with the place, the value and what is expected."""
     errors = error.errors(include_url=False)
     # A union has one error for each of its types. An error inside a list or a mapping says more than the other types.
@@ -90,7 +90,7 @@ def sentence_of(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
         return (
-            f"`{section}{context['key']}` is not a key, but has the value {shown(context['value'])}; the nearest key is "
+            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}; the nearest key is "
             f"`{section}{context['nearest']}`."
         )
     if first["type"] == "missing":
@@ -106,10 +106,10 @@ def sentence_of(error: ValidationError, prefix: str = "") -> str:
     # YAML 1.1 reads the words no, off, yes and on as false and true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
-    return f"`{place}` must be {' or '.join(expected)}, but is {shown(value)}{remedy}."
+    return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as YAML writes it, for messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

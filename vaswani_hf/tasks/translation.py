@@ -29,7 +29,7 @@ from ..data.lines import refuse_blank
 from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
 from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
-from ..evaluation.bleu import exact_match_by, score_translations
+from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.data import SPLITS, CorpusData, Files
@@ -205,16 +205,8 @@ class TranslationEvaluation(EvaluationSettings):
         return "validation_bleu" if self.validation_bleu else None
 
     def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
-        from sacrebleu.metrics.bleu import BLEU
-
-        try:
-            BLEU(tokenize=self.tokenize)
-        except (ValueError, ImportError, RuntimeError, KeyError):
-            raise ValueError(
-                "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or "
-                f"none, but is {self.tokenize!r}."
-            ) from None
+        """Refuse a tokenizer that sacreBLEU does not have on this machine."""
+        check_tokenizer(self.tokenize, "evaluation.tokenize")
 
 
 class Translation(Task):
