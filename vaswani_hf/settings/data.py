@@ -11,8 +11,8 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus, because the row numbers of an epoch are in memory, and an epoch with weight 1000 has
-# each row 1000 times.
+# Limit the weight of a corpus, because the list of the examples of an epoch is in memory and has each example of the
+# corpus that many times.
 _LARGEST_WEIGHT = 1000
 
 
@@ -52,7 +52,7 @@ class DataSettings(Settings):
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With null, the
-    licence is taken from the card of a dataset on the Hub; for other data it is unknown."""
+    licence is that of the card of a dataset on the Hub, or unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card names them."""
 

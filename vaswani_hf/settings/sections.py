@@ -175,7 +175,7 @@ class EvaluationSettings(Settings):
     """The scores of the validations, and of the test split at the end of the run."""
 
     tokens_per_batch: int = Field(4096, gt=0)
-    """The largest number of source tokens of a batch in validation and test, padding included."""
+    """The largest number of tokens of a side of a batch in validations and on the test split, padding included."""
 
     @property
     def validation_switch(self) -> str | None:
