@@ -45,11 +45,9 @@ def load_recipe(
     """Load and check a recipe.
 
     Example:
-
-        import vaswani_hf
-
-        recipe = vaswani_hf.load_recipe("configuration/numbers.yaml", ["--max_steps", "500"])
-        print(recipe.training.max_steps, recipe.model.d_model)
+        >>> recipe = load_recipe("configuration/numbers.yaml", ["--max_steps", "500"])
+        >>> recipe.task, recipe.training.max_steps
+        ('translation', 500)
 
     Args:
         path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first file.
