@@ -19,7 +19,7 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import recipe_classes
-from vaswani_hf.settings.base import Settings, shown
+from vaswani_hf.settings.base import Settings, as_yaml
 
 RECIPES = recipe_classes()
 
@@ -172,7 +172,7 @@ def default_words(field: FieldInfo) -> str:
     """The default of a key as YAML writes it."""
     if field.is_required():
         return "required"
-    return "" if field.default == "" else f"`{shown(field.default)}`".replace("'", "")
+    return "" if field.default == "" else f"`{as_yaml(field.default)}`".replace("'", "")
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:

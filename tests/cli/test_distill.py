@@ -383,7 +383,7 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
         ),
         (
             ["--teacher", "there", "./there"],
-            "`--teacher` names one model twice, in there, ./there; name each once.",
+            "`--teacher` names ./there twice; name it once.",
         ),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
         (

@@ -34,7 +34,7 @@ from ..data.tokenizer_training import (
 from ..data.toy_corpora import tree_split
 from ..data.trees import CLOSE, Tree, read_treebank, tree_from_text, treebank_files
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..parsing.bracketing import evaluate_parser, lines_of
+from ..parsing.bracketing import evaluate_parser, trees_as_lines
 from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
 from ..settings.sections import EvaluationSettings, TokenizerSettings
@@ -150,7 +150,7 @@ class Parsing(Task):
             f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
             f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
         )
-        return Scores(scores, [line], lines_of(trees))
+        return Scores(scores, [line], trees_as_lines(trees))
 
     def card_words(
         self, facts: dict[str, Any], data: TreebankData | None, test: dict[str, Any], repo_id: str

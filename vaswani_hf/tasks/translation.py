@@ -33,7 +33,7 @@ from ..data.lines import refuse_blank
 from ..data.pair_files import distillation_records
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
-from ..evaluation.bleu import exact_match_by, score_translations
+from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.data import SPLITS, CorpusData, Files
@@ -211,15 +211,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     def check_dependencies(self) -> None:
         """Refuse a BLEU tokenizer that is not installed."""
-        from sacrebleu.metrics.bleu import BLEU
-
-        try:
-            BLEU(tokenize=self.tokenize)
-        except (ValueError, ImportError, RuntimeError, KeyError):
-            raise ValueError(
-                "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or "
-                f"none, but is {self.tokenize!r}."
-            ) from None
+        check_tokenizer(self.tokenize, "evaluation.tokenize")
 
 
 class Translation(Task):
