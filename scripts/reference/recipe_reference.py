@@ -30,7 +30,7 @@ SCHEMA = ROOT / "configuration" / "recipe.schema.json"
 # The names by which code calls the owner of the keys of a section, and the folders and files in which to look first.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
-    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/record.py")),
+    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
     "model": ({"config", "model"}, ("model/", "training/")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
