@@ -23,8 +23,8 @@ from transformers import (
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.convert.comparison import report, sample_batch
 from vaswani_hf.convert.export import export
+from vaswani_hf.convert.formats import report, sample_batch
 from vaswani_hf.convert.marian import to_marian
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 

@@ -163,5 +163,5 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """The texts of the model card. `test` has the scores, `facts` come from publish/record.py."""
+        """The texts of the model card. `test` has the scores, `facts` come from publish/model_card.py."""
         ...

@@ -22,8 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..checkpoint.kinds import KINDS, TRANSLATION
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import (

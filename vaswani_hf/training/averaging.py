@@ -28,8 +28,7 @@ from ..checkpoint.files import (
     scores_by_step,
     write_whole,
 )
-from ..checkpoint.kinds import KINDS
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.loading import readable_record

@@ -12,8 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import WEIGHTS_FILE, checkpoints_in, recipe_file
-from ..checkpoint.kinds import KINDS, TRANSLATION
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK

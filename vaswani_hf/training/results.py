@@ -1,6 +1,6 @@
 """The results of a run: results.json, the outputs on the test split, and the training curve.
 
-The task computes the scores. publish/record.py reads results.json.
+The task computes the scores. publish/model_card.py reads results.json.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
 from ..data.corpus import Corpus
-from ..publish.record import data_facts
+from ..publish.model_card import data_facts
 from ..settings.data import DataSettings
 from ..tasks import TASKS
 from ..version import __version__

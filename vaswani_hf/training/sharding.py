@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
-from ..checkpoint.kinds import KINDS
+from ..checkpoint.loading import KINDS
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
