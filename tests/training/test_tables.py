@@ -6,13 +6,13 @@ The runs of new_entries.py compute in float32.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from tiny_runs import RECIPE, metrics
+from factories import write_recipe
+from tiny_runs import metrics
 
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
@@ -20,15 +20,12 @@ from vaswani_hf.optimization.schedules import SCHEDULES
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(python, tmp_path_factory):
     """The folder of the run with the new entries, and what their process saw."""
     folder = tmp_path_factory.mktemp("new_entries")
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(RECIPE, encoding="utf-8")
+    recipe = write_recipe(folder / "recipe.yaml")
     script = Path(__file__).with_name("new_entries.py")
-    done = subprocess.run(
-        [sys.executable, script, recipe, folder], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([python, script, recipe, folder], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "run", json.loads((folder / "seen.json").read_text())
 
