@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from factories import tiny_tokenizer
 from torch.utils.data import DataLoader
 
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))
 COUNT = 1000
@@ -168,7 +168,7 @@ def test_most_positions_of_real_batches_are_tokens():
         ) as file:
             sides.append([line.strip() for line in file])
     # Training on all sentences would take most of the time and change little.
-    encode = train_tokenizer([*sides[0][::5], *sides[1][::5]], 10_000).backend_tokenizer.encode_batch_fast
+    encode = tiny_tokenizer([*sides[0][::5], *sides[1][::5]], 10_000).backend_tokenizer.encode_batch_fast
     lengths = [np.array([len(encoding) for encoding in encode(side)]) for side in sides]
     batches = list(TokenBudgetSampler(*lengths, 4096, 4096, seed=1))
     positions = [sum(len(batch) * side[batch].max() for batch in batches) for side in lengths]
@@ -213,7 +213,7 @@ def prepared():
     rng = random.Random(0)
     words = ["cat", "house", "lower", "newest", "the", "on"]
     sides = [[" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(60)] for _ in range(2)]
-    tokenizer = train_tokenizer([*sides[0], *sides[1]], 300)
+    tokenizer = tiny_tokenizer([*sides[0], *sides[1]], 300)
     raw = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
     pairs, _ = prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None, keep_text=True)
     return pairs, tokenizer

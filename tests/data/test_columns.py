@@ -7,19 +7,19 @@ import datasets
 import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
+from factories import tiny_tokenizer
 
 from vaswani_hf.data.batching import PairCollator
 from vaswani_hf.data.columns import PairRows, corpus_digest, pair_lengths
 from vaswani_hf.data.endless import EndlessStream
 from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 COUNT = 2500
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(["a"], 260)
+    return tiny_tokenizer(["a"], 260)
 
 
 @pytest.fixture(scope="module")

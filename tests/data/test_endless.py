@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 from datasets import Dataset, IterableDataset
+from factories import tiny_tokenizer
 from torch.utils.data import DataLoader
 
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
@@ -14,7 +15,6 @@ from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.endless import EndlessSampler, EndlessStream, EpochPairs
 from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 COUNT = 1000
 BUDGETS = (90, 70)
@@ -292,7 +292,7 @@ def test_a_state_of_before_the_window_is_refused(lengths):
 
 
 def test_resuming_encodes_no_more_than_a_window_again():
-    tokenizer = train_tokenizer(["a"], 260)
+    tokenizer = tiny_tokenizer(["a"], 260)
     raw = Dataset.from_dict({"source": ["ab"] * 20_000, "target": ["cd"] * 20_000}).to_iterable_dataset()
 
     def made():
@@ -326,7 +326,7 @@ def test_dropout_follows_the_epoch_of_each_pair():
     rng = random.Random(0)
     words = ["cat", "house", "lower", "newest", "the", "on"]
     sides = [[" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(60)] for _ in range(2)]
-    tokenizer = train_tokenizer([*sides[0], *sides[1]], 300)
+    tokenizer = tiny_tokenizer([*sides[0], *sides[1]], 300)
     raw = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
     pairs, _ = prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None, keep_text=True)
     collator = PairCollator(

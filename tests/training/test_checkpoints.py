@@ -91,18 +91,18 @@ def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, before_metho
 
 
 @pytest.mark.parametrize(
-    ("step", "name", "fault"),
-    [(6, "model.safetensors", "model.safetensors is not as it was"), (4, "manifest.json", "manifest.json is damaged\n")],
-)  # fmt: skip
-def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys, step, name, fault):
+    ("name", "fault"),
+    [("model.safetensors", "is not as it was"), ("manifest.json", "is damaged\n")],
+)
+def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys, name, fault):
     folder = unfinished(copy_of(AVERAGED))
-    DAMAGES["flipped"](folder / f"checkpoint-{step}" / name)
+    DAMAGES["flipped"](folder / "checkpoint-6" / name)
     run("run", AVERAGED, "--resume=true")
     said = capsys.readouterr().out
-    assert f"'{folder}/checkpoint-{step}' takes no part in the final weights: {fault}" in said
+    assert f"'{folder}/checkpoint-6' takes no part in the final weights: {name} {fault}" in said
     assert "averaging the last 2 checkpoints" in said
-    left = [path for path in checkpoints_in(folder) if path.name != f"checkpoint-{step}"]
-    assert same(weights(folder), average_checkpoints(left))
+    expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])
+    assert same(weights(folder), expected)
 
 
 @pytest.mark.parametrize(("where", "bf16"), [("loss", "true"), ("gradient", "false")])
