@@ -91,11 +91,3 @@ def test_a_run_says_what_may_be_a_mistake_before_it_trains(run, files, capfd):
     assert lines[1].startswith("warning: `training.warmup_steps` is 50, but the run has ")
     run("long", files, "--warmup_steps=2")
     assert "warning" not in capfd.readouterr().out
-
-
-def test_a_run_without_the_validation_that_it_needs_writes_nothing(files, train_command, tmp_path):
-    code, out, sentence = train_command(files, "--validation_bleu=true")
-    assert (code, out) == (1, "")
-    said = "`evaluation.validation_bleu: true` needs a validation split, but there is none; give "
-    assert sentence.startswith(said)
-    assert not (tmp_path / "run").exists()
