@@ -1,9 +1,8 @@
 """Defines a new optimizer, schedule and regulariser, puts each into its table with one line, and trains with
 it.
 
-Run as `python new_entries.py RECIPE FOLDER`; it writes what it saw to FOLDER/seen.json. It is a process of
-its own because a recipe gets the keys of all entries when the package is imported. All runs compute in
-float32.
+`python new_entries.py RECIPE FOLDER` writes its observations to FOLDER/seen.json. The script needs a process of its own
+because a recipe gets the keys of all entries when the package is imported. All runs compute in float32.
 """
 
 import json
@@ -15,11 +14,15 @@ from unittest.mock import patch
 import torch
 from pydantic import Field
 
-from vaswani_hf.optimization.entries import Optimizer, Regularizer, Schedule
-from vaswani_hf.optimization.optimizers import OPTIMIZERS
-from vaswani_hf.optimization.regularizers import REGULARIZERS
-from vaswani_hf.optimization.schedules import SCHEDULES, HighestRateSettings
-from vaswani_hf.settings.base import Settings
+# The Python of the tests has imported the package before. Import the package again after the new entries.
+for name in [name for name in sys.modules if name.split(".")[0] == "vaswani_hf"]:
+    del sys.modules[name]
+
+from vaswani_hf.optimization.entries import Optimizer, Regularizer, Schedule  # noqa: E402
+from vaswani_hf.optimization.optimizers import OPTIMIZERS  # noqa: E402
+from vaswani_hf.optimization.regularizers import REGULARIZERS  # noqa: E402
+from vaswani_hf.optimization.schedules import SCHEDULES, HighestRateSettings  # noqa: E402
+from vaswani_hf.settings.base import Settings  # noqa: E402
 
 
 class SgdSettings(Settings):

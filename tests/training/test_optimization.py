@@ -197,7 +197,7 @@ def test_different_models_are_not_averaged(tmp_path):
 
 def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
     folder = run(
-        "run", "--max_steps=3 --save_steps=1 --eval_steps=1 --ema_decay=0.5 --learning_rate_factor=3"
+        "run", "--max_steps=6 --save_steps=2 --eval_steps=2 --ema_decay=0.5 --learning_rate_factor=3"
     )
     checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
     assert len(checkpoints) == 3
@@ -205,7 +205,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     shutil.copytree(checkpoints[0], folder / "checkpoint-5")
     manifest = folder / "checkpoint-5" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
-    (folder / "checkpoint-4").mkdir()
+    (folder / "checkpoint-1").mkdir()
     evaluated = [row for row in metrics(folder) if "eval_loss" in row]
 
     def best(score):
