@@ -514,6 +514,7 @@ import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
 from vaswani_hf.data.preparation import prepare_pairs
 from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
 pairs = load_pairs(PairSource(source_file=sys.argv[1] + "/text.de", target_file=sys.argv[1] + "/text.en"))
