@@ -127,9 +127,9 @@ def test_imports_point_down_and_in_no_circle():
         ),
         ("settings.base", "from ..checkpoint import files", "settings.base imports checkpoint.files"),
         (
-            "data.reading",
+            "data.lines",
             "def read():\n    from vaswani_hf.training import run",
-            "data.reading imports training.run",
+            "data.lines imports training.run",
         ),
         (
             "model.pipeline_vaswani",

@@ -233,7 +233,7 @@ def test_the_search_for_private_names_takes_none_for_one(code):
 
 
 def test_the_scripts_are_searched():
-    assert {str(path) for path in (ROOT / "scripts").glob("*.py")} <= our_nodes().keys()
+    assert {str(path) for path in (ROOT / "scripts").rglob("*.py")} <= our_nodes().keys()
 
 
 @pytest.mark.parametrize(("library", "parts"), [("transformers", 2), ("huggingface_hub", 1)])

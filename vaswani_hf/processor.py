@@ -7,7 +7,7 @@ import torch
 # The instructions that multiply bfloat16 on a processor (PyTorch's names: AMX, AVX-512, Arm). Each has the number of operations
 # (FLOPs) in the products of one batch from which a training step in bfloat16 is at least 1.15 times as fast as in float32:
 # with fewer operations, the conversions and the other work of a step take what the products gain.
-# - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmark_bf16.md). The ratios are at most 1.12 up to 3.0e9
+# - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). The ratios are at most 1.12 up to 3.0e9
 #   and at least 1.16 from 6.4e9 on.
 # - amx_bf16 and Arm's bf16: not measured. They have the number of avx512_bf16.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}

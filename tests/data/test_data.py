@@ -19,9 +19,8 @@ from factories import tiny_tokenizer
 from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
+from vaswani_hf.data.corpus import CorpusReport, PairEncoder, PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.lines import read_lines
-from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
@@ -496,7 +495,7 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     with monkeypatch.context() as patched:
-        patched.setattr(_Preparation, "__call__", property(lambda _: pytest.fail("encoded again")))
+        patched.setattr(PairEncoder, "__call__", property(lambda _: pytest.fail("encoded again")))
         again, again_report = prepare(loaded, load_pairs(PairSource(**paths)))
     assert again.to_list() == first.to_list()
     assert again_report == first_report
@@ -512,8 +511,7 @@ TRAIN_AND_PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.corpus import PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
@@ -590,7 +588,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
         place = str(path)
 
     if side is None:
-        assert [(pair["source"], pair["target"]) for pair in load(data, tmp_path).test_text] == test
+        assert [(pair["source"], pair["target"]) for pair in load(data, tmp_path).texts["test"]] == test
         return
     with pytest.raises(ValueError) as caught:
         load(data, tmp_path)

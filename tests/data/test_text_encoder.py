@@ -8,8 +8,8 @@ from factories import tiny_tokenizer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from vaswani_hf.data import preparation
-from vaswani_hf.data.preparation import TextEncoder, serialized
+from vaswani_hf.data import text_encoder
+from vaswani_hf.data.text_encoder import TextEncoder, serialized
 
 WORDS = "abΣσ'sdré½²1_-.</s> 家 ̈ ¨ ﷺ ff \x1c \x85 \u00a0 \u3000 \t 's 3rd It's (no) 1,000".split(" ")
 CORPUS = ["the Lower Größe, naïve: Σας!", "ein ̈a ﷺ it's 家"] * 5
@@ -38,7 +38,7 @@ def expected(tokenizer, texts: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     # Words are forgotten on the way.
-    monkeypatch.setattr(preparation, "_REMEMBERED_WORDS", 300)
+    monkeypatch.setattr(text_encoder, "_MAX_WORDS", 300)
     tokenizer = tiny_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
     encoded = [

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_it_generates_pairs_once(script, tmp_path, monkeypatch):
-    benchmark = script("benchmark_corpus")
+    benchmark = script("corpus")
     monkeypatch.setattr(benchmark, "NUM_WORDS", 5000)
     monkeypatch.setattr(benchmark, "GENERATED_AT_ONCE", 300)
     for _ in range(2):
@@ -29,7 +29,7 @@ def test_it_generates_pairs_once(script, tmp_path, monkeypatch):
     not os.path.exists("/proc/self/smaps_rollup"), reason="the kernel does not say what is resident"
 )
 def test_children_count_as_memory(script):
-    resident = script("benchmark_corpus").resident
+    resident = script("corpus").resident
     alone = resident(os.getpid())
     assert all(alone[:2] > 10_000)
     # All resident pages of a process are at least its share of them.
@@ -55,7 +55,7 @@ def test_the_table_of_a_run(script):
     spans += [("batch", 18, 18.1), ("step", 18.1, 20)]
     phases = [{"phase": name, "start": start, "end": end} for name, start, end in spans]
     samples = [(time, time * 2**20, 2**20, 2**19) for time in range(21)]
-    assert script("benchmark_corpus").table("first", phases, samples, 0.5) == [
+    assert script("corpus").table("first", phases, samples, 0.5) == [
         "| first | imports | 7.0 | 8.00 | 1.00 | 0.50 |",
         "| first | tokenise | 3.0 | 15.00 | 1.00 | 0.50 |",
         "| first | first batch | 1.0 | 17.00 | 1.00 | 0.50 |",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def peer(monkeypatch):
     """A function from the name of a competitor's file to its module."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benchmarks"))
 
     def load(name):
         return __import__(f"training_peers.{name}", fromlist=[name])
@@ -38,7 +38,7 @@ def test_it_lets_them_take_turns_and_prints_a_table(python, tmp_path):
     broken.chmod(0o755)
     command = [
         python,
-        str(ROOT / "scripts" / "benchmark_training.py"),
+        str(ROOT / "scripts" / "benchmarks" / "training.py"),
         *words,
         python,
         "--pymarian",
@@ -84,7 +84,7 @@ try:
 except NoMoreTurnsError:
     turns.finish(1.5)
 """
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts" / "benchmarks")}
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
@@ -127,7 +127,7 @@ def test_the_flops_are_those_that_pytorch_counts(peer):
 
 
 def test_bars_are_judged_by_the_median_of_the_rounds(script):
-    benchmark = script("benchmark_training")
+    benchmark = script("training")
 
     def competitor(title, *speeds):
         turns = [{"tokens": 0, "seconds": 1.0}]
@@ -153,11 +153,11 @@ def test_texts_of_unequal_lengths_are_refused(script, tmp_path):
     (tmp_path / "target").write_text("eins\n", encoding="utf-8")
     files = SimpleNamespace(source=str(tmp_path / "source"), target=str(tmp_path / "target"))
     with pytest.raises(ValueError, match="must have equally many lines, but have 2 and 1"):
-        script("benchmark_training").write_texts(files, tmp_path)
+        script("training").write_texts(files, tmp_path)
 
 
 def test_the_step_on_the_same_batch_is_still_measured(script, peer, capsys, monkeypatch):
-    benchmark, same_batch = script("benchmark_training"), peer("same_batch")
+    benchmark, same_batch = script("training"), peer("same_batch")
 
     def in_this_process(command, **kwargs):
         # A fresh process takes its time to import, and this one has the memory already.

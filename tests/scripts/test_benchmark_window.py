@@ -6,7 +6,7 @@ import pytest
 
 
 def test_it_measures_prints_and_draws(script, tmp_path, capsys, monkeypatch):
-    benchmark, arguments = script("benchmark_window"), ["--repetitions", "1", "--width", "16", "--heads", "2"]
+    benchmark, arguments = script("window"), ["--repetitions", "1", "--width", "16", "--heads", "2"]
     arguments += ["--lengths", "512", "1024", "--window", "8", "--output", str(tmp_path / "window.png")]
 
     def in_this_process(command, **kwargs):
@@ -34,9 +34,7 @@ def test_it_measures_prints_and_draws(script, tmp_path, capsys, monkeypatch):
 def test_a_slope_is_the_exponent(script):
     lengths = [512, 1024, 2048]
     for power in (1, 2):
-        assert script("benchmark_window").slope(lengths, [3 * n**power for n in lengths]) == pytest.approx(
-            power
-        )
+        assert script("window").slope(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +48,5 @@ def test_a_slope_is_the_exponent(script):
 )
 def test_impossible_arguments_are_refused_before_anything_is_measured(script, options, message, capsys):
     with pytest.raises(SystemExit):
-        script("benchmark_window").main(options)
+        script("window").main(options)
     assert message in capsys.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_training.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmarks" / "profile_training.py"
 
 
 def test_shares_add_up_to_the_step(monkeypatch, capsys):

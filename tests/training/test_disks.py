@@ -21,7 +21,7 @@ STAGES = {
     "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, BOTH[:1]),
     "the log": (RunLogCallback, "_write", 5, BOTH[:1]),
     "the final weights": (vaswani_hf.training.run, "save_model", 1, BOTH),
-    "the translations": (vaswani_hf.tasks.translation, "evaluate_translator", 1, BOTH),
+    "the translations": (vaswani_hf.tasks.translation, "translate_and_measure", 1, BOTH),
     "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, BOTH),
 }
 

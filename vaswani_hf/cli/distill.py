@@ -20,13 +20,13 @@ from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.lines import parse_json
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.ctranslate2_files import CTranslate2Files
 from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
-from .options import SEARCH, EngineOptions, RecipeOptions, on_command_line, translation_options
+from .options import SEARCH, EngineOptions, on_command_line, translation_options
 from .output import check_output, output_file
+from .train import RecipeOptions
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
 # The first line of an output begins with these bytes.
@@ -72,7 +72,7 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 def run(options: DistillOptions) -> None:
     """Write the pairs, and print how many there are."""
     from ..data.corpus import naming_the_split
-    from ..recipe import load_recipe
+    from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
     recipe = load_recipe(options.recipe, options.overrides)

@@ -12,9 +12,8 @@ from itertools import islice
 from typing import Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.workers import translate_in_processes
 from .options import WorkerOptions
 
@@ -150,6 +149,14 @@ def count_lines(path: str, skips: bool = False) -> int:
     `skips` is True if lines need not be UTF-8.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
+
+
+def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
+    """Refuse two files with different numbers of lines or trees."""
+    if number != other_number:
+        raise ValueError(
+            f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
+        )
 
 
 def json_line(record: dict[str, Any]) -> bytes:

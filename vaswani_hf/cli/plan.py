@@ -5,7 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import RecipeOptions, on_command_line
+from .options import on_command_line
+from .train import RecipeOptions
 
 
 class PlanOptions(RecipeOptions):
@@ -31,7 +32,7 @@ class PlanOptions(RecipeOptions):
 
 def run(options: PlanOptions) -> None:
     """Print what the recipe will cost."""
-    from ..recipe import load_recipe
+    from ..recipe.loading import load_recipe
     from ..training.plan import plan_as_text, plan_run
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)

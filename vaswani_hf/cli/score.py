@@ -1,16 +1,22 @@
 """`vaswani score`: log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
 from ..data.lines import decoded, read_raw_lines
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, try_parse
-from .lines import count_lines, naming_bad_lines, translation_as_json, with_progress
-from .options import SCORING, ComputingOptions, EnsembleOptions, on_command_line, translation_options
+from ..model.inputs_vaswani import InvalidInput, try_parse
+from ..model.translator_vaswani import Translation
+from .lines import check_equally_many, count_lines, naming_bad_lines, translation_as_json, with_progress
+from .options import (
+    SCORING,
+    ComputingOptions,
+    EnsembleOptions,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 from .output import check_output, standard_output
 
 _ScoringFields: Any = translation_options(*SCORING, "on_error")
@@ -29,11 +35,9 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
-        files = {"--source": self.source, "--target": self.target}
-        for option, path in files.items():
-            if not Path(path).is_file():
-                raise ValueError(f"`{option}` must be an existing file, but is {path}.")
-        check_output(None, files)
+        check_file("--source", self.source)
+        check_file("--target", self.target)
+        check_output(None, {"--source": self.source, "--target": self.target})
         return self
 
 
@@ -43,12 +47,8 @@ def run(options: ScoreOptions) -> None:
 
     output = standard_output()
     skips = options.on_error == "skip"
-    total, num_targets = (count_lines(path, skips) for path in (options.source, options.target))
-    if total != num_targets:
-        raise ValueError(
-            f"{options.source} and {options.target} must have equally many lines, but have {total:,} and "
-            f"{num_targets:,}."
-        )
+    total = count_lines(options.source, skips)
+    check_equally_many("lines", options.source, total, options.target, count_lines(options.target, skips))
     translator = Translator.from_pretrained(
         options.model_name, options.device, ensemble=options.ensemble, **options.precision
     )

@@ -4,16 +4,14 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 from transformers import TextStreamer
 
 from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
+from ..model.inputs_vaswani import InvalidInput, Request, try_parse, unwrap
+from ..model.translator_vaswani import Translation, TranslationOptions, results_of_lines
 from .lines import (
     CountedRequests,
     count_lines,
@@ -23,7 +21,14 @@ from .lines import (
     translations_from,
     with_progress,
 )
-from .options import EngineOptions, EnsembleOptions, WorkerOptions, on_command_line, translation_options
+from .options import (
+    EngineOptions,
+    EnsembleOptions,
+    WorkerOptions,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
@@ -48,8 +53,8 @@ class TextOptions(WorkerOptions, EnsembleOptions):
     def _check_places(self) -> Self:
         if self.text is not None and self.input is not None:
             raise ValueError("`--text` and `--input` must not both be given.")
-        if self.input is not None and not Path(self.input).is_file():
-            raise ValueError(f"`--input` must be an existing file, but is {self.input}.")
+        if self.input is not None:
+            check_file("--input", self.input)
         if self.resume and not self.output:
             raise ValueError("`--resume` must come with `--output`, the file that is continued.")
         if self.resume and self.text is not None:

@@ -20,8 +20,8 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.generation_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..model.options_vaswani import ADDED_SETTINGS
 from .comparison import Tokenizers, report, sample_batch
 from .formats import Expressible, Format, Limit, needs_start_token, only
 from .positions import num_positions

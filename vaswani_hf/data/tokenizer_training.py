@@ -6,16 +6,19 @@ Differs from the paper: the alphabet is the 256 bytes and, as single entries, th
 text. With bytes alone a model could write half a letter. With characters alone the tokenizer could not encode
 every sentence. A corpus of more than a million pairs is represented by a million pairs that are evenly spread
 over it, a stream by its first million. Pairs with too many characters for `max_length` tokens are left out
-(see preparation.py).
+(see corpus.py).
 """
 
 import copy
 import json
 import logging
+import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -32,9 +35,14 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
+from ..checkpoint.manifest import verify_manifest, write_manifest
+from ..checkpoint.tokenizers import save_tokenizers
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
-from .columns import mapped_files
-from .preparation import begins_with_a_space, has_too_many_characters
+from .corpus import CHARACTERS_PER_TOKEN, has_too_many_characters
+from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
+from .memory import mapped_files, return_free_memory
+from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +82,67 @@ class TextForm:
 
 
 SENTENCE = TextForm()
+
+
+def write_tokenizers(
+    train_on: Callable[[TokenizerSettings, Dataset | IterableDataset, int], tuple[Any, Any]],
+    section: TokenizerSettings,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    folder: Path,
+    **kind: Any,
+) -> None:
+    """Write the source and the target tokenizer of a corpus into the folder of a run.
+
+    `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If another run has trained the
+    same tokenizers on the same files, they are copied from the cache. `kind` is everything else that the tokenizers
+    depend on; `kind` is part of their name in the cache.
+    """
+
+    def train(place: Path) -> None:
+        save_tokenizers(*train_on(section, pairs, model_max_length), place)
+        return_free_memory()
+
+    cache = cache_folder(pairs)
+    if cache is None:
+        train(folder)
+        return
+    options = {
+        **section.model_dump(),
+        "bpe_dropout": None,
+        "max_length": model_max_length,
+        "characters_per_token": CHARACTERS_PER_TOKEN,
+        **kind,
+    }
+    kept = cache / f"tokenizers-{cache_key(pairs, options)}"
+    if verify_manifest(kept) is not None:
+        if not os.access(cache, os.W_OK):
+            train(folder)
+            return
+        with naming_the_folder(cache, CACHE_REMEDY):
+            _fill_cache(kept, train)
+    # Copy file by file, because `copytree` would give the folder of the run the mode of the cache folder.
+    for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
+        place = folder / path.relative_to(kept)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+
+
+def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
+    """Train tokenizers into a folder of the cache, which is missing or damaged."""
+    shutil.rmtree(kept, ignore_errors=True)
+    unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+    try:
+        unfinished.mkdir()
+        train(unfinished)
+        write_manifest(unfinished, {})
+        unfinished.rename(kept)
+    except OSError:
+        # The renaming fails if another run was faster. The tokenizers of that run are the same.
+        if not kept.is_dir():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def train_on_sides(

@@ -58,76 +58,61 @@ def evaluate(
     split_compounds: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Translate a test set and score the translations, as `vaswani evaluate` does.
+    """Translate a test set, and score the translations by BLEU, chrF and exact match.
+
+    Example:
+
+        import vaswani_hf
+
+        scores = vaswani_hf.evaluate("user/name", ["A dog sleeps."], ["Ein Hund schläft."], num_beams=4)
+        print(scores["bleu"], scores["translations"])
 
     Args:
         model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a translator.
-        sources (list): Sentences.
-        references (list): The translation of each sentence.
+        sources (list): The source sentences.
+        references (list): The reference translation of each sentence.
         device (str, optional): As in `Translator.from_pretrained`.
         dtype (str, optional): As in `Translator.from_pretrained`.
         quantization (str, optional): As in `Translator.from_pretrained`.
-        tokenize (str): sacreBLEU's tokenizer.
-        lowercase (bool): Compare without case.
-        split_compounds (bool): Split words at hyphens, for BLEU as published for WMT 2014 English-German.
+        tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
+        lowercase (bool): Ignore case.
+        split_compounds (bool): Split words at hyphens, as the published BLEU scores of WMT 2014 English-German do.
         **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
 
     Returns:
-        dict: `bleu`, `chrf` and `exact_match` (percent); the signatures of sacreBLEU; `loss` (nats per token) and
-        `perplexity` of the references that are not longer than the model takes (None if all are longer); `sentences`,
-        `seconds`, `sentences_per_second`; the list `translations`.
+        dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU; `loss`
+        (nats per token) and `perplexity` of the references, without the pairs that are longer than the model accepts
+        (None if all pairs are longer); `sentences`, `seconds` and `sentences_per_second`; the list `translations`.
 
     Raises:
-        ValueError: If there is no such checkpoint, there are no sentences or not as many references, or an option is
-            not possible.
+        ValueError: If there is no such checkpoint, if there are no sentences, if there are more or fewer references
+            than sentences, or if an option has an impossible value.
         HubError: If a repository cannot be downloaded.
-        NotFiniteError: If the model's logits are not finite.
+        NotFiniteError: If the model's logits are NaN or infinite.
     """
     if isinstance(model, str):
         model = Translator.from_pretrained(model, device, dtype=dtype, quantization=quantization)
-    return evaluate_translator(
-        model,
-        sources,
-        references,
+    measured = translate_and_measure(model, sources, references, **options)
+    scores = score_translations(
+        measured["translations"],
+        # A line of a corpus may end in spaces. They are not part of the sentence.
+        [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
         split_compounds=split_compounds,
-        **options,
     )
+    return scores | measured
 
 
-def evaluate_translator(
+def translate_and_measure(
     translator: Translator,
     sources: list[str],
     references: list[str],
     *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    split_compounds: bool = False,
     tokens_per_batch: int = 4096,
-    **generate_kwargs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-    """The scores of a translator on a test set, and its translations.
-
-    Args:
-        translator: The model and its tokenizers.
-        sources: Sentences.
-        references: Their translations.
-        tokenize: sacreBLEU's tokenizer.
-        lowercase: Compare without case.
-        split_compounds: As in `score_translations`.
-        tokens_per_batch: Source positions of a batch, padding included (tokens).
-        **generate_kwargs: Options of `Translator.translate`, such as those of `generate`.
-
-    Returns:
-        dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
-        over the pairs that are not longer than the model accepts (None if all are longer), `seconds`,
-        `sentences_per_second`, `sentences`, and the list `translations`.
-
-    Raises:
-        ValueError: If there are no sentences or not as many references.
-        NotFiniteError: If the model's logits are not finite.
-    """
+    """The entries of `evaluate` that need the model: translations, loss, perplexity and speed."""
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "
@@ -136,25 +121,14 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    translations = translate_test_set(
-        translator, sources, tokens_per_batch=tokens_per_batch, **generate_kwargs
-    )
+    translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
     if not math.isfinite(nats):
-        _refuse_broken(translator, sources, references)
-    scores = score_translations(
-        translations,
-        # A corpus line may end in spaces, which are no part of the sentence.
-        [reference.strip() for reference in references],
-        tokenize=tokenize,
-        lowercase=lowercase,
-        split_compounds=split_compounds,
-    )
+        _name_broken_pair(translator, sources, references)
     return {
-        **scores,
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
         "sentences": len(sources),
@@ -177,8 +151,8 @@ def translate_test_set(
     return list(bar)
 
 
-def _refuse_broken(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score pair by pair those that the perplexity is of, which raises where logits are not finite."""
+def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
+    """Score pair after pair. The first pair with logits that are not finite raises an error with its number."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))

@@ -22,8 +22,8 @@ Arguments of `generate` alone:
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -34,6 +34,7 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedModel,
     StopStringCriteria,
 )
 from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList, utils
@@ -41,7 +42,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import attention_masks, decoding_cache
+from .attention_vaswani import AttentionRecorder, attention_masks, decoding_cache
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
@@ -52,11 +53,12 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .options_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .inputs_vaswani import check_options, option, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
+
 # Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
@@ -65,126 +67,85 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
+
 # Arguments of `generate` that are neither settings nor the model's.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
-def checked_models(ensemble: Any) -> list[Any]:
-    """The further models of an ensemble; an error if they are no list of models."""
-    if not isinstance(ensemble, (list, tuple)):
-        raise ValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
-        )
-    for number, model in enumerate(ensemble):
-        if not isinstance(model, GenerationMixin):
-            raise ValueError(
-                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
-            )
-    return [*ensemble]
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of `generate` that the command line offers and that model cards and CTranslate2 know.
 
-
-def is_filled(value: Any) -> bool:
-    """True for a value that is neither None nor an empty list."""
-    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
-
-
-def tokens_at_most(config: Any, source_length: int) -> int | None:
-    """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
-    a = getattr(config, "max_length_a", None)
-    b = getattr(config, "max_length_b", None)
-    if a is None and b is None:
-        return None
-    # 0.29 * 100 is a little less than 29 to a computer.
-    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
-
-
-class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each row of a sentence at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
-
-    # The search of transformers fills up rows that have ended only where a criterion has this attribute.
-    eos_token_id = None
-
-    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
-        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
-        return self.lengths <= input_ids.shape[1]
-
-
-class RowCheck(LogitsProcessor):
-    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step
-    synchronises.
-
-    With `at_once` the step that finds such a row refuses it.
+    `generate` takes all other settings of transformers too. The default of a field applies if neither the
+    call nor the generation config of the checkpoint sets the field: an option that is not given is not passed
+    to `generate`.
     """
 
-    def __init__(self, at_once: bool = False):
-        self.at_once = at_once
-        # [B * copies] bool, or nothing before the first step.
-        self.is_marked: torch.Tensor | None = None
+    num_beams: int = option(1, "beams; the checkpoint's by default, 4 if it has none", least=1)
+    num_return_sequences: int = option(
+        1, "translations of each text (1); more than one are printed as JSON lines", least=1
+    )
+    early_stopping: bool | str = option(
+        False,
+        "when the beam search stops: True as soon as `num_beams` translations have finished",
+        choices=(False, True, "never"),
+        command_line=False,
+    )
+    length_penalty: float = option(1.0, "exponent of the length; the checkpoint's by default")
+    length_penalty_type: str | None = option(
+        None,
+        "gnmt, ((5 + length) / 6)^exponent, or power; the checkpoint's by default",
+        choices=("gnmt", "power"),
+    )
+    coverage_penalty: float | None = option(
+        None, "weight of the coverage; the checkpoint's by default", least=0
+    )
+    max_new_tokens: int | None = option(
+        None, "longest translation in tokens; the checkpoint's by default", least=1
+    )
+    max_length: int | None = option(
+        None, "longest translation in tokens, the start of the decoder included", least=1, command_line=False
+    )
+    max_length_a: float | None = option(None, "longest translation: tokens per source token", least=0)
+    max_length_b: float | None = option(
+        None, "longest translation: tokens in addition to `max_length_a`", least=0, whole=True
+    )
+    no_repeat_ngram_size: int = option(0, "no sequence of this many tokens occurs twice", least=0)
+    do_sample: bool = option(False, "draw translations instead of searching the best")
+    temperature: float = option(1.0, "temperature of sampling: above 1 more varied, below 1 less", above=0)
+    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
+    top_p: float = option(
+        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
+    )
 
-    def is_hopeless(self, input_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B * copies] bool twice: the rows without a next token, and those of them to be marked."""
-        raise NotImplementedError
 
-    def error(self, sentence: int) -> Exception:
-        """What is raised for a sentence with such a row."""
-        raise NotImplementedError
+# The default of each setting by its name.
+DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        is_hopeless, is_new = self.is_hopeless(input_ids, scores)
-        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
-        if self.at_once:
-            self.refuse(len(scores))
-        return scores.masked_fill(is_hopeless.unsqueeze(1), 0.0)
+# Settings that the search of this package adds to those of transformers.
+ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 
-    def refuse(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row, for that of so many sentences to which the row belongs."""
-        rows = [] if self.is_marked is None else self.is_marked.tolist()
-        if any(rows):
-            raise self.error(rows.index(True) * num_sentences // len(rows))
+# Settings that the score of a translation depends on.
+SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+
+_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
-class FiniteLogits(RowCheck):
-    """Refuses rows whose logits are NaN or infinite."""
-
-    def is_hopeless(self, input_ids, scores):
-        is_broken = ~scores.amax(dim=-1).isfinite()
-        return is_broken, is_broken
-
-    def error(self, sentence):
-        return NotFiniteError(sentence)
+def validate_search_fields(settings: Any) -> None:
+    """Validate the settings of the search in a dict or a config; those of sampling only if it samples."""
+    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
+    check_options(settings, SearchSettings, ignored)
 
 
-class TokensLeft(RowCheck):
-    """Refuses rows for which the processors before this one forbid all tokens.
-
-    `excluded` is the padding class, which no translation contains.
-    """
-
-    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
-        super().__init__(at_once)
-        self.config = config
-        self.prompt_length = prompt_length
-        self.excluded = excluded
-        # Rows that contain one of these have ended.
-        self.ends = eos_token_ids(config)
-        if config.pad_token_id is not None:
-            self.ends.append(config.pad_token_id)
-
-    def is_hopeless(self, input_ids, scores):
-        if self.excluded is not None:
-            scores = scores.clone()
-            scores[:, self.excluded] = -math.inf
-        is_blocked = scores.amax(dim=1) == -math.inf
-        new_tokens = input_ids[:, self.prompt_length :]
-        has_ended = torch.zeros_like(is_blocked)
-        for end in self.ends:
-            has_ended |= (new_tokens == end).any(dim=1)
-        return is_blocked, is_blocked & ~has_ended
-
-    def error(self, sentence):
-        return NoTranslationError(sentence, forbidding_settings(self.config))
+def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
+    """The value of a setting of `generate`: the call's, even if None, its config's, or the checkpoint's."""
+    if name in settings:
+        return settings[name]
+    for config in (settings.get("generation_config"), generation_config):
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -683,6 +644,35 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderO
     return utils.GenerateBeamDecoderOnlyOutput(**outputs)
 
 
+def is_filled(value: Any) -> bool:
+    """True for a value that is neither None nor an empty list."""
+    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
+
+
+def tokens_at_most(config: Any, source_length: int) -> int | None:
+    """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
+    a = getattr(config, "max_length_a", None)
+    b = getattr(config, "max_length_b", None)
+    if a is None and b is None:
+        return None
+    # 0.29 * 100 is a little less than 29 to a computer.
+    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
+
+
+def checked_models(ensemble: Any) -> list[Any]:
+    """The further models of an ensemble; an error if they are no list of models."""
+    if not isinstance(ensemble, (list, tuple)):
+        raise ValueError(
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
+        )
+    for number, model in enumerate(ensemble):
+        if not isinstance(model, GenerationMixin):
+            raise ValueError(
+                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
+            )
+    return [*ensemble]
+
+
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
@@ -739,15 +729,15 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
 def _vocabulary(model: Any) -> dict[str, Any]:
     """What two models of one vocabulary have in common, by the names of config fields."""
     config = model.config
-    fields = {
+    shared = {
         "vocab_size": config.vocab_size,
         "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
     }
     for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(config, name, None)
         value = getattr(model.generation_config, name, None) if value is None else value
-        fields[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-    return fields
+        shared[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    return shared
 
 
 def _max_positions(model: Any) -> int:
@@ -765,3 +755,131 @@ def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[s
         source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True
     )
     return {**kwargs, "encoder_outputs": encoder_outputs}
+
+
+@torch.inference_mode()
+def token_log_probs(
+    models: Sequence[PreTrainedModel],
+    inputs: dict[str, Any],
+    decoder_input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    num_layers: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities [B, T] float32 (nats) of the labels [B, T], each after the labels before it.
+
+    The models are in eval mode; the probabilities of several are averaged. Where logits are NaN or infinite,
+    the result is NaN. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S]
+    float32 of the last N layers of Vaswani models, the mean over heads and models.
+    """
+    log_probs, attentions = [], []
+    for model in models:
+        if num_layers and model.config.model_type != "vaswani":
+            raise ValueError(
+                "Word alignments and coverage must be left out for a model of type "
+                f"{model.config.model_type!r}; they are read from the attention of Vaswani models."
+            )
+        arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+        if num_layers:
+            total_layers = len(model.get_decoder().layers)  # type: ignore[operator]
+            recorder = AttentionRecorder(range(max(0, total_layers - num_layers), total_layers))
+            arguments["attention_recorder"] = recorder
+        logits = model(**arguments).logits  # [B, T, V]
+        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
+        # One row at a time, because a copy of all logits in float32 would take too much memory.
+        total = torch.stack([row.float().logsumexp(-1) for row in logits])
+        # An infinite logit of another token would look like a probability of 0.
+        log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
+        if num_layers:
+            layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
+            attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
+    averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
+    return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
+
+
+class SentenceLimitCriteria(StoppingCriteria):
+    """Ends each row of a sentence at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
+
+    # The search of transformers fills up rows that have ended only where a criterion has this attribute.
+    eos_token_id = None
+
+    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
+        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
+        return self.lengths <= input_ids.shape[1]
+
+
+class RowCheck(LogitsProcessor):
+    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step
+    synchronises.
+
+    With `at_once` the step that finds such a row refuses it.
+    """
+
+    def __init__(self, at_once: bool = False):
+        self.at_once = at_once
+        # [B * copies] bool, or nothing before the first step.
+        self.is_marked: torch.Tensor | None = None
+
+    def is_hopeless(self, input_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B * copies] bool twice: the rows without a next token, and those of them to be marked."""
+        raise NotImplementedError
+
+    def error(self, sentence: int) -> Exception:
+        """What is raised for a sentence with such a row."""
+        raise NotImplementedError
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        is_hopeless, is_new = self.is_hopeless(input_ids, scores)
+        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
+        if self.at_once:
+            self.refuse(len(scores))
+        return scores.masked_fill(is_hopeless.unsqueeze(1), 0.0)
+
+    def refuse(self, num_sentences: int) -> None:
+        """Raise the error of the first marked row, for that of so many sentences to which the row belongs."""
+        rows = [] if self.is_marked is None else self.is_marked.tolist()
+        if any(rows):
+            raise self.error(rows.index(True) * num_sentences // len(rows))
+
+
+class FiniteLogits(RowCheck):
+    """Refuses rows whose logits are NaN or infinite."""
+
+    def is_hopeless(self, input_ids, scores):
+        is_broken = ~scores.amax(dim=-1).isfinite()
+        return is_broken, is_broken
+
+    def error(self, sentence):
+        return NotFiniteError(sentence)
+
+
+class TokensLeft(RowCheck):
+    """Refuses rows for which the processors before this one forbid all tokens.
+
+    `excluded` is the padding class, which no translation contains.
+    """
+
+    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
+        super().__init__(at_once)
+        self.config = config
+        self.prompt_length = prompt_length
+        self.excluded = excluded
+        # Rows that contain one of these have ended.
+        self.ends = eos_token_ids(config)
+        if config.pad_token_id is not None:
+            self.ends.append(config.pad_token_id)
+
+    def is_hopeless(self, input_ids, scores):
+        if self.excluded is not None:
+            scores = scores.clone()
+            scores[:, self.excluded] = -math.inf
+        is_blocked = scores.amax(dim=1) == -math.inf
+        new_tokens = input_ids[:, self.prompt_length :]
+        has_ended = torch.zeros_like(is_blocked)
+        for end in self.ends:
+            has_ended |= (new_tokens == end).any(dim=1)
+        return is_blocked, is_blocked & ~has_ended
+
+    def error(self, sentence):
+        return NoTranslationError(sentence, forbidding_settings(self.config))

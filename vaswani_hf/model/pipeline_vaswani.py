@@ -24,10 +24,9 @@ from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
-from .generation_vaswani import is_filled
-from .options_vaswani import TranslationOptions, setting_of
-from .scoring_vaswani import Translation
-from .translator_vaswani import TOKENIZING, BaseTranslator, Request, check_text, check_tokenizers
+from .generation_vaswani import is_filled, setting_of
+from .inputs_vaswani import Request, check_text
+from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, TranslationOptions, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")

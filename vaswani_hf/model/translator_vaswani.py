@@ -18,241 +18,248 @@ This file travels with every checkpoint because the pipeline is an adapter of it
 by name (`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
 """
 
+import copy
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import islice, repeat, zip_longest
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment
-from .configuration_vaswani import eos_token_ids
-from .options_vaswani import SCORE_SETTINGS, TranslationOptions, setting_of
-from .phrase_search_vaswani import contains, repeated_ngram
-from .scoring_vaswani import (
-    Translation,
-    Word,
-    join_translations,
-    num_layers_for,
-    scored_translation,
-    scoring_config,
-    with_alternatives,
+from .beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .generation_vaswani import (
+    SCORE_SETTINGS,
+    FiniteLogits,
+    checked_models,
+    setting_of,
+    token_log_probs,
+    validate_search_fields,
+)
+from .inputs_vaswani import (
+    LINE_ERRORS,
+    InvalidInput,
+    Request,
+    check_options,
+    check_text,
+    option,
+    pairs_of,
+    refuse_one_text,
+    requests_of,
+    try_parse,
+    unwrap,
+)
+from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
+from .text_rules_vaswani import (
+    align_words,
+    is_loop,
+    join_sentences,
+    ngram_size_without_loops,
+    shift_alignment,
+    split_sentences,
+    target_word_indices,
+    to_pharaoh,
     words_at,
 )
-from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
 
 logger = logging.get_logger(__name__)
 
 # During a call a tokenizer has a state: where it cuts, which language it reads. Therefore threads take turns.
 TOKENIZING = threading.RLock()
+
 # The longest input (tokens) if neither tokenizer nor model has a limit. Attention to it needs little memory.
 DEFAULT_MAX_LENGTH = 1024
+
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
+
 # The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani
 # model has a limit of its own for each sentence and does not get `max_new_tokens` from here.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
+
 _LENGTHS = {"max_new_tokens", "max_length"}
+
 # The options of `score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
-T = TypeVar("T")
+
 _TAG = re.compile(r">>\S+?<<")
 
-
-# Requests: texts with their constraints, and lines that cannot be read or translated.
-
-# What a bad line raises: when it is read, when it is tokenized, and in the search.
-LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
+# Alignments come from the mean of the last two decoder layers, at the position that predicts the target
+# token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) find the last but one of six layers the best. On
+# Multi30k (4 layers, compared with intersected word translation models) the alignment error rate was 0.22 for
+# the mean of the last two layers, 0.23 for the last, 0.34 for the last but one and 0.24 for the mean of all.
+# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the error rate of every
+# layer was at least 0.82. Copying and reversing models of 1 to 3 layers agree.
+ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
-class Request:
-    """A text to translate, with the constraints of its translation.
-
-    Attributes:
-        text (str): The text.
-        target_prefix (str): The text that its translation begins with.
-        must_contain (sequence): The phrases that its translation contains.
+class TranslationOptions:
+    """The options of a translation. `Translator`, the pipeline and the command line share names and defaults.
 
     Raises:
-        TypeError: If one of them is no str.
-        ValueError: If UTF-8 cannot write one of them, or a phrase is empty.
+        ValueError: If an option or a setting of the search has an impossible value.
+    """
+
+    window: int = option(1000, "lines read before they are translated (1000; 1 at a terminal)", least=1)
+    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
+    batch_size: int | None = option(
+        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
+    )
+    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
+    repetition_guard: bool = option(False, "translate once more what has fallen into a loop (false)")
+    on_error: str = option(
+        "fail",
+        "skip: name a bad line, write an empty one (or its `error`, in JSON) and go on; exit code 1 if all are bad",
+        choices=("fail", "skip"),
+    )
+    seed: int | None = option(None, "the same one draws the same", least=0, most=2**32 - 1)
+    return_scores: bool = option(
+        False, "give score, tokens, words and confidences with each translation", command_line=False
+    )
+    return_alignments: bool = option(False, "give the word alignment of each translation", command_line=False)
+    warn_of_limit: bool = option(
+        False, "warn if the limit of a translation is short for its source", command_line=False
+    )
+    tokenize: dict[str, Any] = option(
+        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+    )
+    decode: dict[str, Any] = option(
+        factory=lambda: {"clean_up_tokenization_spaces": False},
+        help="arguments of the target tokenizer's `decode`",
+        command_line=False,
+    )
+    generate: dict[str, Any] = option(factory=dict, help="arguments of `generate`", command_line=False)
+
+    def __post_init__(self):
+        check_options(vars(self), type(self))
+        validate_search_fields(self.generate)
+        validate_search_fields(self.generate.get("generation_config"))
+
+    @classmethod
+    def of(cls, **options: Any) -> "TranslationOptions":
+        """The options of a call: those that have no field become `generate`."""
+        names = {field.name for field in fields(cls)} - {"generate"}
+        own = {name: options.pop(name) for name in names & options.keys()}
+        return cls(**own, generate=options)
+
+    @property
+    def is_scored(self) -> bool:
+        """True if translations have scores."""
+        return self.return_scores or self.return_alignments
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is translated at a time: a sentence, or a part of a sentence that is too long for the model."""
+
+    text: str
+    # [S], `</s>` last.
+    token_ids: list[int]
+    # [S] the word of the whole text that each token belongs to, -1 for none; empty if nobody needs it.
+    words: list[int] = field(default_factory=list)
+    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
+    generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that its translation begins with, and the phrases that it contains, as tokens and as texts.
+    prefix: list[int] = field(default_factory=list)
+    phrases: list[list[int]] = field(default_factory=list)
+    phrase_texts: list[str] = field(default_factory=list)
+    # The text of prefix and phrases.
+    forced_text: str = ""
+
+
+@dataclass(slots=True)
+class Hypothesis:
+    """A translation of a segment as the search finds it."""
+
+    # [T] without the decoder's start; forced tokens first, `</s>` last if the search reached it.
+    token_ids: list[int]
+    # The number of tokens at the beginning that the search was forced to: target prefix and language.
+    num_forced: int = 0
+    # The number of forced tokens at the beginning that are part of the length in the score: the language.
+    num_counted: int = 0
+    # The number of tokens at the end that the search was forced to: `</s>` at the limit.
+    num_ending: int = 0
+    # The text, which the translator decodes.
+    text: str = ""
+    # The score of the search, if the backend ranks the hypotheses itself.
+    score: float = 0.0
+    # [T][S] what the tokens attend to, if the backend cannot find that when it scores.
+    attention: list[list[float]] | None = None
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a translation.
+
+    Attributes:
+        word (str): The word.
+        confidence (float): The product of the probabilities of its tokens; 1 if all are forced. On Multi30k
+            the product separates words of the reference from others better (area under the curve 0.787) than
+            the geometric mean (0.782) or the least likely token (0.785).
+    """
+
+    word: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation, with scores if they were asked for.
+
+    Attributes:
+        text (str): The translation.
+        score (float): The score that beam search reports: the summed log-probability over the length penalty,
+            and the coverage; of a text that was translated in parts the sum of their scores.
+        log_prob (float): The summed log-probability (nats).
+        confidence (float): The geometric mean of the probabilities of the tokens.
+        tokens (list): The tokens (str) without forced ones, `</s>` included.
+        token_log_probs (list): Their log-probabilities (nats).
+        words (list): The words that white space separates, each a `Word`.
+        alignment (str): For each word the source word that it attends to most, in Pharaoh format: "0-0 1-2",
+            each pair source word - target word, counted from 0.
+        alternatives (list): The other translations of the same text, each a `Translation`.
+        token_ids (list): The tokens as ids, forced ones and `</s>` included.
+        error (str): What is wrong with a text that was skipped, whose translation is empty.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because no
+            translation with all of them was found under the other settings; None if it has all.
     """
 
     text: str
-    target_prefix: str = ""
-    must_contain: Sequence[str] = ()
+    score: float | None = None
+    log_prob: float | None = None
+    confidence: float | None = None
+    tokens: list[str] | None = None
+    token_log_probs: list[float] | None = None
+    words: list[Word] | None = None
+    alignment: str | None = None
+    alternatives: list["Translation"] | None = None
+    token_ids: list[int] | None = None
+    error: str | None = None
+    unmet_phrases: list[str] | None = None
 
-    def __post_init__(self):
-        check_text(self.text, "A text to translate")
-        if self.target_prefix != "":
-            check_text(self.target_prefix, "A target prefix")
-        for phrase in self.must_contain:
-            check_text(phrase, "A phrase of `must_contain`")
-            if not phrase.strip():
-                raise ValueError("A phrase of `must_contain` must have at least one character, but is empty.")
-
-
-@dataclass(frozen=True)
-class InvalidInput:
-    """A line that cannot be read, in place of its text or its request."""
-
-    error: Exception
-
-
-def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """What a call that reads a line returns, or the error that it raises, as an `InvalidInput`."""
-    try:
-        return read(*args)
-    except LINE_ERRORS as error:
-        return InvalidInput(error)
-
-
-def unwrap(line: T | InvalidInput) -> T:
-    """The line, if it could be read; raises the error of an `InvalidInput`."""
-    if isinstance(line, InvalidInput):
-        raise line.error
-    return line
-
-
-def has_text(request: Any) -> bool:
-    """True for a request with something to translate; False for a blank one and for an `InvalidInput`."""
-    return isinstance(request, Request) and not request.text.isspace() and request.text != ""
-
-
-def results_of_lines(
-    lines: Sequence[Any],
-    first_line: int,
-    read: Callable[[Any, int], Any],
-    find: Callable[[list[Any]], Sequence[Any]],
-    on_error: str,
-) -> Iterator[Any]:
-    """The result of each line of a window. All results are found at once, and a bad line costs no other line.
-
-    `read` makes what `find` needs from a line and its number, and `find` gives the results of a list of them.
-    With "skip" a bad line gives a `Translation` with an `error`. With "fail" its error is raised after the
-    results of the lines before it, with the number of the line as `line_number`.
-    """
-    good: list[tuple[int, Any]] = []
-    errors: dict[int, Exception] = {}
-    for number, line in enumerate(lines, first_line):
-        try:
-            good.append((number, read(line, number)))
-        except LINE_ERRORS as error:
-            errors[number] = error
-            if on_error == "fail":
-                break
-    found = _results(good, find, on_error)
-    for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _failed(errors[number], number, on_error) if number in errors else next(found)
-
-
-def _results(
-    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
-) -> Iterator[Any]:
-    """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
-    try:
-        found = find([line for _, line in lines]) if lines else []
-    except LINE_ERRORS as error:
-        if len(lines) == 1:
-            yield _failed(error, lines[0][0], on_error)
-            return
-        half = len(lines) // 2
-        yield from _results(lines[:half], find, on_error)
-        yield from _results(lines[half:], find, on_error)
-    else:
-        yield from found
-
-
-def _failed(error: Exception, number: int, on_error: str) -> Translation:
-    if on_error == "skip":
-        return Translation("", error=" ".join(str(error).split()))
-    error.line_number = number  # type: ignore[attr-defined]
-    raise error
-
-
-def refuse_one_text(name: str, texts: Any) -> None:
-    """Refuse a text, or anything else that is no iterable of texts."""
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise TypeError(
-            f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."
-        )
-
-
-def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Texts with their translations; refuses columns of different lengths."""
-    missing = object()
-    for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
-        if missing in pair:
-            fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
-            raise ValueError(
-                f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
-            )
-        yield pair
-
-
-def requests_of(
-    lines: Iterable[str],
-    target_prefixes: Iterable[str | None] | None,
-    must_contain: Iterable[Sequence[str] | None] | None,
-) -> Iterator[Request | InvalidInput]:
-    """Lines with the constraints of their translations; refuses columns of different lengths."""
-    missing = object()
-    prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
-    phrases = repeat(None) if must_contain is None else iter(must_contain)
-    number = 0
-    for number, line in enumerate(lines, 1):
-        prefix = next(prefixes, missing)
-        of_line = next(phrases, missing)
-        for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
-            if value is missing:
-                raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
-        yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (
-        ("target_prefixes", target_prefixes, prefixes),
-        ("must_contain", must_contain, phrases),
-    ):
-        if given is not None and next(rest, missing) is not missing:
-            raise ValueError(
-                f"`{name}` must hold one entry per line, but has more than the {number:,} lines."
-            )
-
-
-def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of a line of `translate`; None is no constraint."""
-    phrases = () if phrases is None else phrases
-    if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
-        raise TypeError(
-            f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is of type "
-            f"{type(phrases).__name__}."
-        )
-    try:
-        return Request(line, "" if prefix is None else prefix, tuple(phrases))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"Line {number:,}: {error}") from error
-
-
-def check_text(text: Any, name: str) -> None:
-    """Refuse what is no str, and what UTF-8 cannot write; `name` is the name of the text in the message."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
-        ) from None
+    def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
+        """What a record of the pipeline has in addition to the text."""
+        record: dict[str, Any] = {}
+        if with_scores:
+            record["score"] = self.score
+            record["confidence"] = self.confidence
+            record["words"] = [asdict(word) for word in self.words or ()]
+        if with_alignment:
+            record["alignment"] = self.alignment
+        return record
 
 
 class BaseTranslator:
     """A model, or several, with the tokenizers.
 
-    A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `backend_class`.
+    A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `make_backend`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
@@ -265,8 +272,6 @@ class BaseTranslator:
         task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
     """
 
-    backend_class: type = PyTorchBackend
-
     def __init__(
         self,
         model: Any,
@@ -277,12 +282,16 @@ class BaseTranslator:
         prefix: str = "",
         task_settings: Mapping[str, Any] | None = None,
     ):
-        is_model = isinstance(model, torch.nn.Module)
-        self.backend: Backend = self.backend_class(model, ensemble) if is_model else model
         self.source_tokenizer: Any = source_tokenizer
         self.target_tokenizer: Any = target_tokenizer
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
+        is_model = isinstance(model, torch.nn.Module)
+        self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
+
+    def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> "Backend":
+        """The backend that searches with a model and scores with it."""
+        return PyTorchBackend(model, ensemble)
 
     @property
     def model(self) -> Any:
@@ -715,12 +724,6 @@ class BaseTranslator:
         return {**_unset({**self.task_settings, **defaults}, settings), **settings}
 
 
-def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of what is not set. One maximum length stands for both: `generate` refuses two of them."""
-    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
-    return {name: value for name, value in defaults.items() if name not in names}
-
-
 def _gives_records(options: TranslationOptions) -> bool:
     """True if a text gives a `Translation` and not a str."""
     config = options.generate.get("generation_config")
@@ -730,12 +733,82 @@ def _gives_records(options: TranslationOptions) -> bool:
     return options.is_scored or number > 1
 
 
-def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from those of its segments: the best of each, the second best of each, …"""
-    if len(parts) == 1 and not any(separators):
-        return parts[0]
-    number = min(len(part) for part in parts)
-    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
+def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
+    return number, unwrap(request)
+
+
+def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
+    source, target = unwrap(pair[0]), unwrap(pair[1])
+    check_text(source, f"Line {number:,} of `sources`")
+    check_text(target, f"Line {number:,} of `targets`")
+    return number, source.strip(), target.strip()
+
+
+def results_of_lines(
+    lines: Sequence[Any],
+    first_line: int,
+    read: Callable[[Any, int], Any],
+    find: Callable[[list[Any]], Sequence[Any]],
+    on_error: str,
+) -> Iterator[Any]:
+    """The result of each line of a window. All results are found at once, and a bad line costs no other line.
+
+    `read` makes what `find` needs from a line and its number, and `find` gives the results of a list of them.
+    With "skip" a bad line gives a `Translation` with an `error`. With "fail" its error is raised after the
+    results of the lines before it, with the number of the line as `line_number`.
+    """
+    good: list[tuple[int, Any]] = []
+    errors: dict[int, Exception] = {}
+    for number, line in enumerate(lines, first_line):
+        try:
+            good.append((number, read(line, number)))
+        except LINE_ERRORS as error:
+            errors[number] = error
+            if on_error == "fail":
+                break
+    found = _results(good, find, on_error)
+    for number in range(first_line, first_line + len(good) + len(errors)):
+        yield _failed(errors[number], number, on_error) if number in errors else next(found)
+
+
+def _results(
+    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
+) -> Iterator[Any]:
+    """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
+    try:
+        found = find([line for _, line in lines]) if lines else []
+    except LINE_ERRORS as error:
+        if len(lines) == 1:
+            yield _failed(error, lines[0][0], on_error)
+            return
+        half = len(lines) // 2
+        yield from _results(lines[:half], find, on_error)
+        yield from _results(lines[half:], find, on_error)
+    else:
+        yield from found
+
+
+def _failed(error: Exception, number: int, on_error: str) -> Translation:
+    if on_error == "skip":
+        return Translation("", error=" ".join(str(error).split()))
+    error.line_number = number  # type: ignore[attr-defined]
+    raise error
+
+
+def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of what is not set. One maximum length stands for both: `generate` refuses two of them."""
+    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
+    return {name: value for name, value in defaults.items() if name not in names}
+
+
+def batches_by_length(
+    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+) -> Iterator[list[int]]:
+    """Batches of indices of pieces, longest first, each within the budget of tokens or a single piece."""
+    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
+    for i in longest_first:
+        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
+        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
 def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
@@ -758,6 +831,117 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None
 
 def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
     return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
+
+
+def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
+    """The translations of a text from those of its segments: the best of each, the second best of each, …"""
+    if len(parts) == 1 and not any(separators):
+        return parts[0]
+    number = min(len(part) for part in parts)
+    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
+
+
+def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """A copy of the checkpoint's config with the settings of a call that a score depends on."""
+    config = copy.copy(generation_config)
+    for name in SCORE_SETTINGS:
+        setattr(config, name, setting_of(name, settings, generation_config))
+    if config.length_penalty is None:
+        config.length_penalty = 1.0
+    validate_search_fields(config)
+    return config
+
+
+def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
+    """The number of last decoder layers whose attention is needed."""
+    return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
+
+
+def scored_translation(
+    hypothesis: Hypothesis,
+    log_probs: list[float],
+    attention: torch.Tensor | None,
+    source_words: Sequence[int] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    config: GenerationConfig,
+) -> Translation:
+    """The translation of a hypothesis, from the log-probabilities (nats) of its tokens that were not forced.
+
+    The attention [N, T, S] is for alignments and the coverage. `source_words` [S], for an alignment, has the
+    word of each source token, -1 for none. The config is that of `scoring_config`.
+    """
+    own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
+    # To the search a forced language or `</s>` has probability 1, but it is a part of the length.
+    length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
+    score = sum(log_probs) / length_penalty(max(1, length), config)
+    if config.coverage_penalty and attention is not None:
+        score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
+    words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
+    word_log_probs = [0.0] * len(words)
+    for word, log_prob in zip(word_of_token[hypothesis.num_forced :], log_probs, strict=False):
+        if word >= 0:
+            word_log_probs[word] += log_prob
+    alignment = None
+    if source_words is not None and attention is not None:
+        alignment = to_pharaoh(align_words(attention.mean(dim=0), source_words, word_of_token))
+    log_prob_sum = math.fsum(log_probs)
+    return Translation(
+        hypothesis.text,
+        score=score,
+        log_prob=log_prob_sum,
+        confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
+        tokens=tokenizer.convert_ids_to_tokens(own_ids),
+        token_log_probs=log_probs,
+        words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
+        alignment=alignment,
+        token_ids=hypothesis.token_ids,
+    )
+
+
+def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
+    """The translation of a text from N translations of its parts, all scored or none, and N + 1 separators.
+
+    The alignments of the parts count source words from the beginning of the text. The score is the sum of
+    their scores.
+    """
+    if len(parts) == 1 and not any(separators):
+        return parts[0]
+    text = join_sentences([part.text for part in parts], separators)
+    token_ids: list[int] = []
+    unmet: list[str] = []
+    for part in parts:
+        token_ids += part.token_ids or []
+        unmet += part.unmet_phrases or []
+    if any(part.score is None for part in parts):
+        return Translation(text, token_ids=token_ids, unmet_phrases=unmet or None)
+    log_probs: list[float] = []
+    tokens: list[str] = []
+    words: list[Word] = []
+    alignments: list[str] = []
+    for part in parts:
+        log_probs += part.token_log_probs or []
+        tokens += part.tokens or []
+        alignments.append(shift_alignment(part.alignment or "", len(words)))
+        words += part.words or []
+    is_aligned = all(part.alignment is not None for part in parts)
+    return Translation(
+        text,
+        score=math.fsum(part.score or 0.0 for part in parts),
+        log_prob=math.fsum(log_probs),
+        confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
+        tokens=tokens,
+        token_log_probs=log_probs,
+        words=words,
+        alignment=" ".join(filter(None, alignments)) if is_aligned else None,
+        token_ids=token_ids,
+        unmet_phrases=unmet or None,
+    )
+
+
+def with_alternatives(translations: Sequence[Translation]) -> Translation:
+    """The first of several translations of a text, with the others as its alternatives."""
+    first, *others = translations
+    return replace(first, alternatives=others) if others else first
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -796,16 +980,6 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     return assigned
 
 
-def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
-) -> Iterator[list[int]]:
-    """Batches of indices of pieces, longest first, each within the budget of tokens or a single piece."""
-    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
-    for i in longest_first:
-        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
-        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
-
-
 def tags_of(tokenizer: Any) -> dict[str, int]:
     """The tags of directions that a tokenizer knows, such as ">>en<<", with their ids."""
     tags = {}
@@ -813,17 +987,6 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
         if not token.special and _TAG.fullmatch(token.content):
             tags[token.content] = token_id
     return tags
-
-
-def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
-    return number, unwrap(request)
-
-
-def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
-    source, target = unwrap(pair[0]), unwrap(pair[1])
-    check_text(source, f"Line {number:,} of `sources`")
-    check_text(target, f"Line {number:,} of `targets`")
-    return number, source.strip(), target.strip()
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
@@ -848,3 +1011,296 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
                 fault = f"its `{token}` has the id {token_id}, and that of the model {ids[0]}"
         if fault:
             raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")
+
+
+class Backend(Protocol):
+    """A model that translates batches of segments: `PyTorchBackend`, or CTranslate2 in the package."""
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The settings of the search that the checkpoint has."""
+        ...
+
+    @property
+    def max_positions(self) -> float | None:
+        """The number of source tokens that the model permits; infinite without a limit.
+
+        None for models of other architectures, because the translator never cuts their texts.
+        """
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Makes the sampling that follows draw the same translations each time."""
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """For each of B segments of similar lengths its hypotheses, best first.
+
+        The settings are those of `generate`; a missing setting has the value of the checkpoint. With
+        `with_attention` hypotheses keep their attention, if `score` cannot find it. A `SentenceError` names
+        the text whose logits are not finite or whose settings contradict each other.
+        """
+        ...
+
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """For each of B hypotheses, one per segment, the log-probabilities of its tokens, and its attention.
+
+        The log-probabilities (nats) are without forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, the mean over heads, or None. A `NotFiniteError`
+        names the text whose logits are not finite.
+        """
+        ...
+
+
+class PyTorchBackend:
+    """A model, or an ensemble whose probabilities are averaged, as a backend.
+
+    Args:
+        model (PreTrainedModel): An encoder-decoder model that generates.
+        ensemble (sequence): More models of the same vocabulary.
+    """
+
+    def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
+        self.model: Any = model
+        self.ensemble = checked_models(ensemble)
+        self._is_vaswani = self.model.config.model_type == "vaswani"
+        if self.ensemble and not self._is_vaswani:
+            raise ValueError(
+                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their "
+                "order."
+            )
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The generation config of the model."""
+        return self.model.generation_config
+
+    @property
+    def max_positions(self) -> float | None:
+        """See `Backend.max_positions`."""
+        if not self._is_vaswani:
+            return None
+        config = self.model.config
+        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    def seed(self, seed: int) -> None:
+        """See `Backend.seed`."""
+        torch.manual_seed(seed)
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """See `Backend.search`; `with_attention` has no effect, because `score` finds the attention."""
+        prefix_lengths = {len(segment.prefix) for segment in segments}
+        if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
+            return self._search_by_prefix_length(segments, settings)
+        prompts = _prompts(segments)
+        arguments = self._generate_arguments(segments, prompts, settings)
+        finite = FiniteLogits()
+        if not self._is_vaswani:
+            # Models of others do not check their logits.
+            arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
+        try:
+            sequences = self.model.generate(**arguments)
+            finite.refuse(len(segments))
+        except ValueError as error:
+            _name_text(error, segments)
+            raise
+        found = self._hypotheses(sequences, prompts)
+        self._note_forced_tokens(found, max(map(len, prompts)), arguments)
+        return found
+
+    def _counts_padding(self, given: Mapping[str, Any]) -> bool:
+        """True if the padding before a short target prefix would count as tokens of its translation."""
+        if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
+            return True
+        has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
+        return has_fixed_length or self.max_positions != math.inf
+
+    def _search_by_prefix_length(
+        self, segments: list[Segment], settings: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of segments whose prefixes differ in length, from one search per length."""
+        rows_of: dict[int, list[int]] = {}
+        for row, segment in enumerate(segments):
+            rows_of.setdefault(len(segment.prefix), []).append(row)
+        found: list[list[Hypothesis]] = [[] for _ in segments]
+        for rows in rows_of.values():
+            of_rows = self.search([segments[row] for row in rows], **settings)
+            for row, hypotheses in zip(rows, of_rows, strict=True):
+                found[row] = hypotheses
+        return found
+
+    def _generate_arguments(
+        self, segments: list[Segment], prompts: list[list[int]], settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        arguments = {**self._inputs(segments), **segments[0].generate}
+        if any(prompts):
+            self._refuse_forbidden_prefixes(segments, settings)
+            arguments |= self._prompt_arguments(prompts)
+        if any(segment.phrases for segment in segments):
+            if not self._is_vaswani:
+                raise ValueError(
+                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
+                    "knows no phrases."
+                )
+            arguments["must_contain"] = [segment.phrases for segment in segments]
+            # The translator warns of unmet phrases, because it knows the number of the line.
+            arguments["warn_of_unmet_phrases"] = False
+        # transformers warns of settings of the checkpoint that have no effect with those of the call.
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
+        for name, value in idle.items():
+            if getattr(self.generation_config, name, None) is not None:
+                arguments[name] = value
+        if self.ensemble:
+            arguments["ensemble"] = self.ensemble
+        return {**arguments, **settings, "return_dict_in_generate": False}
+
+    def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask` [B, S] int64, on the model's device."""
+        ids, mask = _padded([segment.token_ids for segment in segments], self.model.config.pad_token_id or 0)
+        return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
+
+    def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask if needed."""
+        start: Any = decoder_start_token_id(self.generation_config)
+        rows = [[start, *prompt] for prompt in prompts]
+        ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        arguments = {"decoder_input_ids": ids.to(self.model.device)}
+        if not bool(mask.all()):
+            arguments["decoder_attention_mask"] = mask.to(self.model.device)
+        return arguments
+
+    def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
+        given = {**segments[0].generate, **settings}
+        config = GenerationConfig()
+        for name in ("bad_words_ids", "suppress_tokens"):
+            setattr(config, name, setting_of(name, given, self.generation_config))
+        for segment in segments:
+            forbidden = forbidden_tokens(segment.prefix, config)
+            if forbidden is not None:
+                raise ValueError(
+                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; "
+                    "leave one of them out."
+                )
+
+    def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
+        """The hypotheses of each segment from the sequences [B * R, 1 + T] of `generate`, R per segment."""
+        rows = sequences.tolist()
+        num_rows = len(rows) // len(prompts)
+        first = 1 + max(map(len, prompts))
+        end_ids = eos_token_ids(self.generation_config)
+        pad_token_id = self.model.config.pad_token_id
+        found = []
+        for number, prompt in enumerate(prompts):
+            of_segment = []
+            for row in rows[number * num_rows : (number + 1) * num_rows]:
+                token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
+                of_segment.append(Hypothesis(token_ids, len(prompt)))
+            # A row without tokens of its own is no translation.
+            existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
+            found.append(existing or of_segment[:1])
+        return found
+
+    def _note_forced_tokens(
+        self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
+    ) -> None:
+        """Notes which tokens were forced in addition to the prompt: the language, and `</s>` at the limit."""
+        language = setting_of("forced_bos_token_id", arguments, self.generation_config)
+        end = setting_of("forced_eos_token_id", arguments, self.generation_config)
+        if language is None and end is None:
+            return
+        end_ids = end if isinstance(end, list) else [end]
+        limit = setting_of("max_new_tokens", arguments, self.generation_config)
+        if limit is None:
+            max_length = setting_of("max_length", arguments, self.generation_config)
+            # transformers counts the start and the prompt, and generates 20 tokens without a setting.
+            limit = 20 if max_length is None else max_length - 1 - prompt_length
+        for hypotheses in found:
+            for hypothesis in hypotheses:
+                own = hypothesis.token_ids[hypothesis.num_forced :]
+                if language is not None and prompt_length == 0 and own[:1] == [language]:
+                    hypothesis.num_counted = 1
+                    hypothesis.num_forced += 1
+                if len(own) == limit and own[-1] in end_ids:
+                    hypothesis.num_ending = 1
+
+    @torch.inference_mode()
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """See `Backend.score`."""
+        labels, _ = _padded([hypothesis.token_ids for hypothesis in hypotheses], 0)
+        labels = labels.to(self.model.device)  # [B, T]
+        start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
+        decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
+        models = [self.model, *self.ensemble]
+        log_probs, attention = token_log_probs(
+            models, self._inputs(segments), decoder_input_ids, labels, num_layers
+        )
+        scores = []
+        for row, (segment, hypothesis) in enumerate(zip(segments, hypotheses, strict=True)):
+            num_tokens = len(hypothesis.token_ids)
+            own = log_probs[row, hypothesis.num_forced : num_tokens - hypothesis.num_ending].tolist()
+            if any(map(math.isnan, own)):
+                raise NotFiniteError(row, segment.text)
+            of_row = None if attention is None else attention[row, :, :num_tokens, : len(segment.token_ids)]
+            scores.append((own, of_row))
+        return scores
+
+
+def _prompts(segments: list[Segment]) -> list[list[int]]:
+    """For each segment the tokens that its translation begins with: the language, if any, and the prefix."""
+    if not any(segment.prefix for segment in segments):
+        return [[] for _ in segments]
+    language = segments[0].generate.get("forced_bos_token_id")
+    # `generate` puts the language first only if no prefix is given.
+    first = [] if language is None else [language]
+    return [[*first, *segment.prefix] for segment in segments]
+
+
+def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens as a tensor [B, longest row] int64, and the mask of the same shape, 0 for padding."""
+    longest = max(map(len, rows))
+    padding = [[fill] * (longest - len(row)) for row in rows]
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    columns = torch.arange(longest)
+    if on_the_left:
+        ids = torch.tensor(
+            [[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64
+        )
+        return ids, (columns >= longest - lengths).long()
+    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
+    return ids, (columns < lengths).long()
+
+
+def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
+    """The tokens of a translation up to its `</s>`, or, if it was cut off, without the padding."""
+    ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
+    if ends:
+        return token_ids[: min(ends) + 1]
+    length = len(token_ids)
+    while length > 0 and token_ids[length - 1] == pad_token_id:
+        length -= 1
+    return token_ids[:length]
+
+
+def _name_text(error: Any, segments: list[Segment]) -> None:
+    """Gives an error of a sentence the text of the sentence, and the texts of the phrases to blame.
+
+    The attributes decide and not the class: transformers may load the code of a checkpoint twice, once for
+    the model and once for the pipeline.
+    """
+    number = getattr(error, "sentence", None)
+    if number is None:
+        return
+    segment = segments[number]
+    error.text = segment.text
+    if hasattr(error, "phrases"):
+        texts = zip(segment.phrases, segment.phrase_texts, strict=True)
+        error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]

@@ -5,14 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
-from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.options_vaswani import TranslationOptions, setting_of
-from ..model.scoring_vaswani import Translation
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, setting_of, tokens_at_most
+from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
@@ -181,12 +185,12 @@ class Parser(Translator):
     """
 
     backend: Any
-    backend_class = TreeBackend
     makes_trees = True
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, ensemble=(), **kwargs):
-        super().__init__(model, source_tokenizer, target_tokenizer, ensemble, **kwargs)
-        self.backend.tokenizer = target_tokenizer
+    def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> TreeBackend:
+        backend = TreeBackend(model, ensemble)
+        backend.tokenizer = self.target_tokenizer
+        return backend
 
     def __call__(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """The tree of a sentence, or a list with the tree of each sentence.

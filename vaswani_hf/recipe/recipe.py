@@ -60,8 +60,8 @@ class Recipe(Settings):
                 raise ValueError(
                     f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."
                 )
-            if self.evaluation.scores_validation_outputs:
-                raise ValueError(f"`evaluation.validation_bleu: true` {needs}, or set it to false.")
+            if switch := self.evaluation.validation_switch:
+                raise ValueError(f"`evaluation.{switch}: true` {needs}, or set it to false.")
         return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
 
     def _content(self) -> dict[str, Any]:

@@ -178,9 +178,9 @@ class EvaluationSettings(Settings):
     """The number of tokens that are scored at once."""
 
     @property
-    def scores_validation_outputs(self) -> bool:
-        """True if each validation makes outputs and scores them."""
-        return False
+    def validation_switch(self) -> str | None:
+        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        return None
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer of BLEU that this machine does not have."""

@@ -149,8 +149,12 @@ class Task(Protocol):
         """The outputs for these texts of the validation split, which are the share of one process."""
         return []
 
-    def validation_scores(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, float]:
-        """The scores of `validation_metrics` for the outputs for the whole validation split."""
+    def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
+        """The scores of outputs, by their names, for a test set with these targets.
+
+        The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores that
+        `metrics` names, with their titles. It passes only the settings of `evaluation` that its options give.
+        """
         return {}
 
     def score_test_split(

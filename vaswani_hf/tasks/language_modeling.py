@@ -28,18 +28,17 @@ from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import (
     Corpus,
-    encode_corpus,
+    PairSource,
     join_corpora,
     load_dataset_split,
+    load_pairs,
     load_splits,
-    pin_dataset,
     refuse_unusable,
     split_name,
 )
-from ..data.corpus_cache import write_tokenizers
+from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.reading import PairSource, load_pairs
-from ..data.tokenizer_training import TextForm, in_form, train_on_sides
+from ..data.tokenizer_training import TextForm, in_form, train_on_sides, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
@@ -154,14 +153,16 @@ class LanguageModeling(Task):
             train = partial(_train_tokenizers, form=self.form)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
         own, _ = load_tokenizers(folder)
-        return encode_corpus(
-            texts,
-            (own, own),
-            (self.collator(own, seed), self.collator(own, 0)),
+        return Corpus(
+            texts=texts,
+            source_tokenizer=own,
+            target_tokenizer=own,
+            train_collator=self.collator(own, seed),
+            validation_collator=self.collator(own, 0),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
-            text_encoder=self.training_encoder(own),
+            text_tokenizer=self.training_encoder(own),
             corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
         )
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import datasets
-from datasets import Dataset, Features
-from datasets.exceptions import DatasetGenerationError
+from datasets import Dataset
 from pydantic import Field
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -16,10 +15,22 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE, naming_the_folder
 from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable
-from ..data.corpus_cache import write_tokenizers
-from ..data.reading import CACHE_REMEDY, TEXT_FEATURES, PairSource, load_pairs
-from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_on_sides, with_transformers_interface
+from ..data.corpus import (
+    Corpus,
+    PairSource,
+    dataset_of_generator,
+    load_pairs,
+    load_splits,
+    refuse_unusable,
+)
+from ..data.corpus_cache import CACHE_REMEDY
+from ..data.tokenizer_training import (
+    SPECIAL_TOKENS,
+    texts_of,
+    train_on_sides,
+    with_transformers_interface,
+    write_tokenizers,
+)
 from ..data.toy_corpora import tree_split
 from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
@@ -109,12 +120,14 @@ class Parsing(Task):
             write_tokenizers(
                 _train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name
             )
-        tokenizers = load_tokenizers(folder)
-        collator = PairCollator(tokenizers[0].pad_token_id)
-        return encode_corpus(
-            texts,
-            tokenizers,
-            (collator, collator),
+        source_tokenizer, target_tokenizer = load_tokenizers(folder)
+        collator = PairCollator(source_tokenizer.pad_token_id)
+        return Corpus(
+            texts=texts,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train_collator=collator,
+            validation_collator=collator,
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
@@ -198,12 +211,8 @@ def load_treebank(names: list[str]) -> Dataset:
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     # `datasets` splits lists into shards, but not tuples.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
-    try:
-        with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
-            return Dataset.from_generator(_tree_pairs, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
-    except DatasetGenerationError as error:
-        # The cause names the file and the line, the error of `datasets` does not.
-        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        return dataset_of_generator(_tree_pairs, arguments)
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:

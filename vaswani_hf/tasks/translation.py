@@ -16,21 +16,22 @@ from ..data.batching import PairCollator
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import (
     Corpus,
-    encode_corpus,
+    PairSource,
     join_corpora,
     load_dataset_split,
+    load_pairs,
     load_splits,
-    pin_dataset,
     refuse_unusable,
     split_name,
 )
-from ..data.corpus_cache import write_tokenizers
+from ..data.corpus_cache import CACHE_REMEDY
+from ..data.dataset_hub import pin_dataset
 from ..data.lines import refuse_blank
-from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
-from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
+from ..data.pair_files import distillation_records
+from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import exact_match_by, score_translations
-from ..evaluation.evaluate import evaluate_translator
+from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.data import SPLITS, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
@@ -200,9 +201,9 @@ class TranslationEvaluation(EvaluationSettings):
     """Translate the validation split at each validation, and log its BLEU."""
 
     @property
-    def scores_validation_outputs(self) -> bool:
-        """True if each validation translates."""
-        return self.validation_bleu
+    def validation_switch(self) -> str | None:
+        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        return "validation_bleu" if self.validation_bleu else None
 
     def check_tokenizer(self) -> None:
         """Refuse a tokenizer of BLEU that this machine does not have."""
@@ -270,13 +271,14 @@ class Translation(Task):
         if rate > 0:
             bpe_dropout = (BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
         pad_token_id = source_tokenizer.pad_token_id
-        train_collator = PairCollator(
-            pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
-        )
-        return encode_corpus(
-            texts,
-            (source_tokenizer, target_tokenizer),
-            (train_collator, PairCollator(pad_token_id)),
+        return Corpus(
+            texts=texts,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train_collator=PairCollator(
+                pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
+            ),
+            validation_collator=PairCollator(pad_token_id),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
@@ -304,16 +306,14 @@ class Translation(Task):
         # A greedy search is enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
-    def validation_scores(
+    def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
-    ) -> dict[str, float]:
-        scores = score_translations(
-            outputs,
-            [target.strip() for target in targets],
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
+    ) -> dict[str, Any]:
+        # A line of a corpus may end in spaces. They are not part of the sentence.
+        references = [target.strip() for target in targets]
+        return score_translations(
+            outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
         )
-        return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
         self,
@@ -325,15 +325,12 @@ class Translation(Task):
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
-        scores = evaluate_translator(
-            translator,
-            list(test["source"]),
-            list(test["target"]),
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-            tokens_per_batch=evaluation.tokens_per_batch,
+        targets = list(test["target"])
+        measured = translate_and_measure(
+            translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
         )
-        translations = scores.pop("translations")
+        translations = measured.pop("translations")
+        scores = self.score_outputs(translations, targets, evaluation) | measured
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"

@@ -20,6 +20,7 @@ from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FI
 from ..data.corpus import Corpus
 from ..publish.record import data_facts
 from ..settings.data import DataSettings
+from ..tasks import TASKS
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
@@ -107,7 +108,7 @@ def results_of_run(
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
     """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
     folder = Path(trainer.args.output_dir)
-    test = trainer.corpus.test_text
+    test = trainer.corpus.texts["test"]
     if test is None:
         return None
     task = trainer.task
@@ -146,7 +147,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the picture of a run, until this step, from its log."""
+    """Draw the log of a run up to a step into a PNG in its folder."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -155,27 +156,39 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw the losses and the validation BLEU over steps, as far as they were measured, into a PNG."""
-    # A run needs matplotlib only at its end.
+    """Draw the losses, and the first validation score of the task if there is one, over the steps into a PNG."""
+    # Import here, because a run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 
-    curves = {
-        "training loss, smoothed": "loss",
-        "validation loss": "eval_loss",
-        "validation BLEU": "eval_bleu",
-    }
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
-    right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
-    for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
-        points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
-        if points:
-            (right if name == "eval_bleu" else axes).plot(
-                *zip(*points, strict=True), label=label, color=color
-            )
-    if not any(a.lines for a in (axes, right)):
+    _plot(axes, metrics, "loss", "training loss, smoothed", "tab:gray")
+    _plot(axes, metrics, "eval_loss", "validation loss", "tab:blue")
+    score = _validation_score(metrics)
+    if score is not None:
+        titles = {name: title for task in TASKS.values() for name, title in task.metrics.items()}
+        title = titles.get(score, score)
+        right_axes = axes.twinx()
+        _plot(right_axes, metrics, f"eval_{score}", f"validation {title}", "tab:orange")
+        right_axes.set_ylabel(title)
+    elif not axes.lines:
         return
-    if right is not axes:
-        right.set_ylabel("BLEU")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
+
+
+def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, color: str) -> None:
+    points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label, color=color)
+
+
+def _validation_score(metrics: list[dict[str, Any]]) -> str | None:
+    """The name of the first score in `Task.validation_metrics` that the log has, such as "bleu"; None without scores."""
+    for row in metrics:
+        for key in row:
+            name = key.removeprefix("eval_")
+            is_score = key.startswith("eval_") and not name.startswith("raw_")
+            if is_score and name not in ("loss", "perplexity", "seconds"):
+                return name
+    return None

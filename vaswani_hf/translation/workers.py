@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import TranslationOptions
 from .translator import Translator
 
 # The largest number of windows per process that are read and not yet returned.

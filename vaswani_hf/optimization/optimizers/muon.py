@@ -17,7 +17,7 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
 # The smaller side from which a matrix is orthogonalized faster in bfloat16 than in float32, measured with
-# AVX512-BF16 (scripts/benchmark_bf16.md). AMX, Arm and GPUs were not measured.
+# AVX512-BF16 (scripts/benchmarks/bf16.md). AMX, Arm and GPUs were not measured.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 

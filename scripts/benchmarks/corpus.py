@@ -1,0 +1,224 @@
+"""What a corpus of the paper's size costs: seconds and peak memory of each phase of a run on generated sentence pairs.
+
+Run `python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]`. The pairs are words by rules, as frequent as
+Zipf's law says, in sentences as long as those of WMT 2014. Three runs of `vaswani train` follow: the first one, a new one on
+the corpus that the first one has prepared, and the first one resumed. The tiny model leaves the time to the data. Memory is
+the sum over the process and its children, twice a second, of what /proc/PID/smaps_rollup states: the resident pages (Rss), the
+same with those that several processes share counted once (Pss), and those of these that no file holds (Pss_Anon).
+"""
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RECIPE = """
+data: {{source_language: en, target_language: de, train_source: {folder}/train.source, train_target: {folder}/train.target,
+  validation_source: {folder}/validation.source, validation_target: {folder}/validation.target}}
+output_dir: {folder}/first
+tokenizer: {{vocab_size: 37000}}
+model: {{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+  encoder_ffn_dim: 16, decoder_ffn_dim: 16}}
+training: {{source_tokens_per_batch: {budget}, target_tokens_per_batch: {budget}, max_steps: 20, logging_steps: 10,
+  eval_steps: 1000, save_steps: 10}}
+"""
+# WMT 2014 English-German: about 4.5 million pairs with some 25 words a side; most have from 5 to 60.
+MEAN_LENGTH = 25
+# Zipf's law with the two exponents of large corpora of written language (Gerlach and Altmann 2013, Section III).
+NUM_WORDS = 1_500_000
+NUM_COMMON_WORDS, EXPONENT_BEYOND = 7873, 1.77
+GENERATED_AT_ONCE = 20_000
+SECONDS_BETWEEN_SAMPLES = 0.5
+
+
+def words_of_language(syllables: list[str]) -> np.ndarray:
+    """[NUM_WORDS] the words of a language by frequency: their numbers, written with syllables for digits."""
+    words, base = [], len(syllables)
+    for number in range(1, NUM_WORDS + 1):
+        word = ""
+        while number:
+            number, digit = divmod(number, base)
+            word = syllables[digit] + word
+        words.append(word)
+    return np.array(words, dtype=object)
+
+
+def generate(folder: Path, name: str, count: int, seed: int) -> None:
+    """Write `count` sentence pairs, line by line, to NAME.source and NAME.target, if they are not there yet."""
+    if (folder / f"{name}.target").exists():
+        return
+    rng = np.random.default_rng(seed)
+    source_words = words_of_language([a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai")])
+    target_words = words_of_language([a + b + c for a in "bdgklmnrst" for b in "aeioüä" for c in ("", "n")])
+    ranks_of_words = np.arange(1, NUM_WORDS + 1)
+    shares = 1 / np.minimum(ranks_of_words, NUM_COMMON_WORDS)
+    shares *= (np.maximum(ranks_of_words, NUM_COMMON_WORDS) / NUM_COMMON_WORDS) ** -EXPONENT_BEYOND
+    limits = np.cumsum(shares) / shares.sum()
+    unfinished = folder / f"{name}.unfinished"
+    with (
+        open(folder / f"{name}.source", "w", encoding="utf-8") as source_file,
+        open(unfinished, "w", encoding="utf-8") as target_file,
+    ):
+        for start in range(0, count, GENERATED_AT_ONCE):
+            sizes = np.clip(
+                rng.gamma(3, MEAN_LENGTH / 3, min(GENERATED_AT_ONCE, count - start)), 1, 150
+            ).astype(int)
+            ends = np.cumsum(sizes)
+            ranks = np.searchsorted(limits, rng.random(ends[-1]))
+            # A translation has the same words, with one more or less here and there.
+            kept = np.maximum(1, sizes - rng.integers(0, 4, len(sizes)))
+            sources, targets = source_words[ranks].tolist(), target_words[ranks].tolist()
+            for end, size, length in zip(ends.tolist(), sizes.tolist(), kept.tolist(), strict=True):
+                source_file.write(" ".join(sources[end - size : end]) + ".\n")
+                target_file.write(" ".join(targets[end - size : end - size + length]) + ".\n")
+    unfinished.rename(folder / f"{name}.target")
+
+
+def record(function: Any, phase: str, places: list[Any]) -> None:
+    """Let `function`, an attribute of the places, write to stderr when it begins and ends."""
+    before = getattr(places[0], function)
+
+    @functools.wraps(before)
+    def timed(*args, **kwargs):
+        start = time.monotonic()
+        try:
+            return before(*args, **kwargs)
+        finally:
+            print(
+                json.dumps({"phase": phase, "start": start, "end": time.monotonic()}),
+                file=sys.stderr,
+                flush=True,
+            )
+
+    for place in places:
+        setattr(place, function, timed)
+
+
+def run_recorded(arguments: list[str]) -> int:
+    """`vaswani train` in this process, with the times of its phases on stderr."""
+    main_began = time.monotonic()
+    from vaswani_hf.cli import main
+    from vaswani_hf.data import corpus
+    from vaswani_hf.tasks import translation
+    from vaswani_hf.training import trainer
+
+    print(json.dumps({"phase": "imports", "start": main_began, "end": time.monotonic()}), file=sys.stderr)
+    record("load_splits", "read", [translation])
+    record("write_tokenizers", "train the tokenizer", [translation])
+    record("prepare_pairs", "tokenise", [corpus])
+    record("cached_digest", "digest", [corpus])
+    record("__init__", "pack", [trainer.TokenBudgetSampler])
+    record("get_batch_samples", "batch", [trainer.VaswaniTrainer])
+    record("training_step", "step", [trainer.VaswaniTrainer])
+    return main(["train", *arguments])
+
+
+def resident(pid: int) -> np.ndarray:
+    """[3] the resident pages of a process and its children in kB: all, shared ones once, anonymous ones."""
+    sizes = np.zeros(3)
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        sizes += [kilobytes[name] for name in ("Rss", "Pss", "Pss_Anon")]
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text(encoding="ascii").split():
+                sizes += resident(int(child))
+    except (OSError, ValueError):
+        # A process that has just ended.
+        pass
+    return sizes
+
+
+def watch(
+    command: list[str], environment: dict[str, str], log: Path
+) -> tuple[list[dict], list[tuple], float]:
+    """The phases of a run, the samples (time, sizes) of its memory, and the time when it began."""
+    began, samples = time.monotonic(), []
+    with open(log, "w+", encoding="utf-8") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        while process.poll() is None:
+            samples.append((time.monotonic(), *resident(process.pid).tolist()))
+            time.sleep(SECONDS_BETWEEN_SAMPLES)
+        file.seek(0)
+        lines = file.read().splitlines()
+    if process.returncode:
+        sys.exit("\n".join(lines[-20:]))
+    return [json.loads(line) for line in lines if line.startswith('{"phase"')], samples, began
+
+
+def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> list[str]:
+    """The rows of a run."""
+    first_step = next(phase["end"] for phase in phases if phase["phase"] == "step")
+    imports = next(phase["end"] for phase in phases if phase["phase"] == "imports")
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for phase in phases:
+        spans.setdefault(phase["phase"], []).append((phase["start"], phase["end"]))
+    steps = spans.pop("step")
+    spans["first batch"] = spans.pop("batch")[:1]
+    spans[f"{len(steps)} steps"] = [(steps[0][0], steps[-1][1])]
+    spans["start to the end of the first step"] = [(began, first_step)]
+    spans["of which after the imports"] = [(imports, first_step)]
+    spans["whole run"] = [(began, samples[-1][0])]
+    rows = []
+    for label, times in spans.items():
+        inside = [
+            sample[1:]
+            for sample in samples
+            if any(start <= sample[0] <= end + SECONDS_BETWEEN_SAMPLES for start, end in times)
+        ]
+        memory = [f"{max(sizes) / 2**20:.2f}" for sizes in zip(*inside, strict=True)] or ["", "", ""]
+        seconds = sum(end - start for start, end in times)
+        rows.append(f"| {name} | {label} | {seconds:.1f} | {' | '.join(memory)} |")
+    return rows
+
+
+def main() -> None:
+    """Print the table of the three runs."""
+    if sys.argv[1:2] == ["--recorded"]:
+        sys.exit(run_recorded(sys.argv[2:]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="for the corpus, the cache of `datasets` and the runs")
+    parser.add_argument("--pairs", type=int, default=4_500_000, help="of the corpus (4,500,000)")
+    parser.add_argument("--num_proc", type=int, default=2, help="processes that tokenise (2)")
+    parser.add_argument(
+        "--budget", type=int, default=1024, help="tokens per batch, of source and of target (1,024)"
+    )
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    generate(folder, "train", arguments.pairs, seed=1)
+    generate(folder, "validation", 100, seed=2)
+    print(f"{arguments.pairs:,} pairs, generated in {time.monotonic() - start:.0f} s\n", flush=True)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE.format(folder=folder, budget=arguments.budget), encoding="utf-8")
+    command = [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--recorded",
+        str(recipe),
+        "--num_proc",
+        str(arguments.num_proc),
+    ]
+    environment = os.environ | {"HF_DATASETS_CACHE": str(folder / "cache")}
+    print("| run | phase | seconds | Rss, GiB | Pss | Pss_Anon |\n|---|---|---|---|---|---|", flush=True)
+    for name, more in (
+        ("first", []),
+        ("prepared corpus", ["--output_dir", str(folder / "second"), "--seed", "2"]),
+        ("resumed", ["--resume", "true", "--max_steps", "30"]),
+    ):
+        rows = table(name, *watch([*command, *more], environment, folder / f"{name.split()[0]}.log"))
+        print("\n".join(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()
