@@ -355,32 +355,6 @@ def test_a_dataset_of_plain_columns_loses_the_others():
 
 
 @both_ways
-def test_a_dataset_with_configurations_and_splits(tmp_path, streaming):
-    # The layout of wmt14 on the Hub, in a local folder.
-    folder = tmp_path / "wmt"
-    for config, split, rows in (("de-en", "train", 3), ("de-en", "validation", 2), ("fr-en", "train", 1)):
-        (folder / config).mkdir(parents=True, exist_ok=True)
-        table = pyarrow.Table.from_pylist(RECORDS[:rows])
-        pyarrow.parquet.write_table(table, folder / config / f"{split}-00000-of-00001.parquet")
-    configs = "".join(
-        f"- config_name: {config}\n  data_files:\n"
-        + "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
-        for config, splits in (("de-en", ["train", "validation"]), ("fr-en", ["train"]))
-    )
-    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    where = {
-        "dataset": str(folder),
-        "dataset_config": "de-en",
-        "source_language": "en",
-        "target_language": "de",
-    }
-    swapped = [(target, source) for source, target in PAIRS]
-    assert read(**where, streaming=streaming) == swapped[:3]
-    assert read(**where, split="validation", streaming=streaming) == swapped[:2]
-    assert any((tmp_path / "cache").rglob("*.arrow")) != streaming
-
-
-@both_ways
 def test_a_language_that_a_dataset_lacks(streaming):
     said = refusal(dataset=RECORDS, source_language="de", target_language="fr", streaming=streaming)
     assert said == "`target_language` must be one of the languages or columns de, en, but is fr."
