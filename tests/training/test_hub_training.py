@@ -16,13 +16,10 @@ from transformers import (
     DataCollatorForSeq2Seq,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    T5Config,
-    T5ForConditionalGeneration,
     pipeline,
 )
 
 import vaswani_hf
-from vaswani_hf import TranslationPipeline
 from vaswani_hf.checkpoint.hub import HubError
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
@@ -304,16 +301,6 @@ def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, alice, finished, chan
     translator.push_to_hub(repo_id, license="research-only", **shards)
     card = hub.repository(repo_id).files()["README.md"]
     assert b"license_name: research-only" in card and b"By hand" not in card
-
-
-def test_a_pipeline_with_another_model_pushes_what_transformers_pushes(hub, repo_id, alice, copier):
-    config = T5Config(
-        vocab_size=300, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    translator = TranslationPipeline(T5ForConditionalGeneration(config), copier.source_tokenizer)
-    translator.push_to_hub(repo_id)
-    config = json.loads(hub.repository(repo_id).files()["config.json"])
-    assert config["model_type"] == "t5" and "custom_pipelines" not in config
 
 
 def test_a_card_by_hand_may_not_give_what_the_data_does_not(hub, repo_id, alice, finished):
