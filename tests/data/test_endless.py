@@ -112,7 +112,7 @@ def test_steps_do_not_depend_on_the_number_of_processes(lengths, kind, size):
 
 @pytest.mark.parametrize("num_processes", [2, 7])
 def test_no_batch_is_left_out(lengths, num_processes):
-    count = 560 // num_processes
+    count = 600 // num_processes
     for make, batches in ((sampler, list), (streamed, numbers)):
         shares = [batches(first(make(lengths, **share), count)) for share in processes(num_processes)]
         together = in_turn(shares)
