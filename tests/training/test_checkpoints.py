@@ -91,8 +91,7 @@ def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, before_metho
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [("model.safetensors", "is not as it was"), ("manifest.json", "is damaged\n")],
+    ("name", "fault"), [("model.safetensors", "is not as it was"), ("manifest.json", "is damaged\n")]
 )
 def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys, name, fault):
     folder = unfinished(copy_of(AVERAGED))

@@ -126,11 +126,7 @@ def test_an_output_folder_that_vanishes_is_named(train_until, tmp_path, stage):
 
 @pytest.mark.parametrize(
     ("lines", "errors"),
-    [
-        pytest.param(0, "apart", marks=SLOW),
-        pytest.param(3, "apart", marks=SLOW),
-        (3, "in the same pipe"),
-    ],
+    [pytest.param(0, "apart", marks=SLOW), pytest.param(3, "apart", marks=SLOW), (3, "in the same pipe")],
 )
 def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines, errors):
     command = [python, "-m", "vaswani_hf.cli", "train", str(run.recipe), f"--output_dir={tmp_path / 'run'}"]
