@@ -149,6 +149,7 @@ def test_a_pair_beyond_a_budget_is_an_error(side, source, target, longest):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason=f"there is no corpus at {DATA}")
 def test_most_positions_of_real_batches_are_tokens():
     sides = []

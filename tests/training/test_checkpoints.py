@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import resource
-import shutil
 import signal
 import time
 
@@ -251,15 +250,6 @@ def test_a_longer_run_ends_as_if_it_had_been_asked_for_at_once(run, whole):
     part = run("part", AVERAGED, "--resume=true")
     assert names(part) == names(whole(AVERAGED))
     assert same(weights(part), weights(whole(AVERAGED)))
-
-
-def test_the_copy_of_a_run_goes_on_without_the_original(run, finished, copied):
-    shutil.rmtree(copied / "checkpoint-8")
-    (unfinished(copied) / "metrics.jsonl").unlink()
-    resumed = run("run", "--resume=true")
-    assert same(weights(resumed), weights(finished))
-    tokens = [results(folder)["training"]["target_tokens"] for folder in (resumed, finished)]
-    assert tokens[0] == tokens[1]
 
 
 def test_a_checkpoint_before_a_damaged_later_one_stays(run, before_method, copied, capsys):
