@@ -110,6 +110,11 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
     run("next", f"--init_from={moved}", AT_REST, "--resume=true")
     assert same(weights(folder), weights(finished))
     assert load_recipe(folder / "recipe.yaml").model.init_from == str(moved)
+    # The card names the folder without its path.
+    card = model_card(folder, "user/name").content
+    words = "It began with the weights of another model, which its run knows as `base`; what that one was\ntrained on"
+    assert words in card
+    assert str(tmp_path) not in card
 
 
 def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(run):
@@ -184,14 +189,6 @@ def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_wi
     card = model_card(copied, "user/new")
     assert card.data.base_model == base_model
     assert "/home/me" not in str(card)
-
-
-def test_the_card_names_the_folder_of_a_base_model_without_its_path(run, copy_without_checkpoints, tmp_path):
-    folder = run("next", f"--init_from={copy_without_checkpoints('first')}", AT_REST)
-    card = model_card(folder, "user/name").content
-    words = "It began with the weights of another model, which its run knows as `first`; what that one was\ntrained on"
-    assert words in card
-    assert str(tmp_path) not in card
 
 
 def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
