@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from local_hub import LocalHub
-from warm_python import warm_python
+from warm_python import warm_pythons
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError(
@@ -81,12 +82,29 @@ COPYING_STEPS = 400
 
 
 @pytest.fixture(scope="session")
-def python():
-    """The path of a `python` that has already imported the package; the first test that asks for it waits for that."""
+def _pythons():
     folder = Path(_FOLDER.name) / "python"
     folder.mkdir()
-    with warm_python(folder) as executable:
-        yield executable
+    with warm_pythons(folder) as executables:
+        yield executables
+
+
+def _wait_for_imports(executable: str) -> str:
+    """On a busy machine the imports take minutes. These minutes may not count for the first command of a test."""
+    subprocess.run([executable, "-c", "pass"], check=True)
+    return executable
+
+
+@pytest.fixture(scope="session")
+def python(_pythons) -> str:
+    """The path of a `python` that has already imported the package."""
+    return _wait_for_imports(_pythons[0])
+
+
+@pytest.fixture(scope="session")
+def fresh_python(_pythons) -> str:
+    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
+    return _wait_for_imports(_pythons[1])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -229,9 +229,9 @@ def test_recipes_of_tests_name_their_precision():
             assert "bf16:" in section, f"A recipe of {path} must say `bf16: false`, or the processor decides."
 
 
-def test_the_model_does_not_import_the_rest_of_the_package():
+def test_the_model_does_not_import_the_rest_of_the_package(fresh_python):
     code = "import vaswani_hf, sys; print(sorted(name for name in sys.modules if name.startswith('vaswani_hf.')))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, check=True).stdout
     names = set(ast.literal_eval(loaded))
     rest = {"vaswani_hf.model", "vaswani_hf.version"}
     assert names == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | rest

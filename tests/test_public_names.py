@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -37,9 +36,9 @@ def test_public_names_exist_and_say_what_they_are():
         vaswani_hf.nothing  # noqa: B018
 
 
-def test_heavy_names_are_imported_when_they_are_used():
+def test_heavy_names_are_imported_when_they_are_used(fresh_python):
     code = "import vaswani_hf, sys; a = {*sys.modules}; vaswani_hf.Translator; print('vaswani_hf.translation' in a)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -45,10 +44,10 @@ print(json.dumps(found))
 """
 
 
-def run_without_package(hub, tmp_path, program, *arguments, token=None):
+def run_without_package(fresh_python, hub, tmp_path, program, *arguments, token=None):
     environment = hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE + program, *arguments],
+        [fresh_python, "-c", WITHOUT_PACKAGE + program, *arguments],
         capture_output=True,
         text=True,
         # Somewhere from where the package cannot be imported by chance either.
@@ -140,7 +139,9 @@ def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, tiny_model):
     assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
 
 
-def test_without_the_package_everything_loads_and_is_pushed_again(hub, fork, alice, copier, tmp_path):
+def test_without_the_package_everything_loads_and_is_pushed_again(
+    hub, fork, alice, copier, tmp_path, fresh_python
+):
     before, commit = hub.repository(fork).files(), hub.repository(fork).head()
     # Later commits of the branch are not asked for.
     marker = tmp_path / "was_run"
@@ -166,7 +167,7 @@ assert phrase[0] in both[0, 1:].tolist()
 translator.push_to_hub(again)
 """
     result = run_without_package(
-        hub, tmp_path, program + LOAD_ALL + push, fork, TEXT, options, again, token=alice.token
+        fresh_python, hub, tmp_path, program + LOAD_ALL + push, fork, TEXT, options, again, token=alice.token
     )
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
@@ -281,7 +282,7 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
 
 
-def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path):
+def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path, fresh_python):
     mirror = LocalHub(tmp_path / "mirror")
     mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
@@ -300,7 +301,7 @@ print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_te
         hub.clear()
         for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
             mirror.clear()
-            command = [sys.executable, "-c", program, published, TEXT]
+            command = [fresh_python, "-c", program, published, TEXT]
             result = subprocess.run(
                 command, capture_output=True, text=True, env=environment | offline, stdin=subprocess.DEVNULL
             )

@@ -205,12 +205,14 @@ def _printed(code) -> str:
     return out.getvalue()
 
 
-def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_hub(texts, repo_id):
+def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_hub(
+    texts, repo_id, fresh_python
+):
     push(texts, repo_id)
     codes = snippets(model_card(texts, repo_id))
     expected = _printed(codes[0])
     code = "\n".join(["import sys", "sys.modules['vaswani_hf'] = None", *codes[2:]])
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[0] == expected.strip()
 

@@ -75,7 +75,7 @@ def machine(hub, few_numbers, tmp_path, monkeypatch):
     return hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
 
 
-def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_path, capsys):
+def test_every_command_and_snippet_of_sharing_runs(python, fresh_python, hub, machine, tmp_path, capsys):
     # The run of the README is stopped half-way, which is after 450 of its steps.
     blocks = [block.replace("--max_steps 450", "--max_steps 2") for block in blocks_of("Share a model")]
     assert len(blocks) >= 8 and sum("import" in block for block in blocks) == 2
@@ -85,7 +85,7 @@ def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_pat
         else:
             # Where the package is absent nothing may have imported it.
             command = (
-                [sys.executable, "-c", ABSENT + block]
+                [fresh_python, "-c", ABSENT + block]
                 if "trust_remote_code" in block
                 else [python, "-c", block]
             )
