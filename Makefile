@@ -62,7 +62,7 @@ contract: install
 	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 bench: install
 	$(BIN)/python scripts/benchmark_training.py
