@@ -21,7 +21,7 @@ if "huggingface_hub" in sys.modules:
     )
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_errors=True)
-_HUB = LocalHub(Path(_FOLDER.name) / "hub")
+_HUB = LocalHub()
 _HUB.start()
 _ENVIRONMENT = _HUB.environment() | {
     "HF_HOME": str(Path(_FOLDER.name) / "home"),
@@ -208,7 +208,7 @@ def pytest_unconfigure():
 
 @pytest.fixture(scope="session")
 def _users() -> dict[str, User]:
-    return {name: User(name, _HUB.add_user(name)) for name in ("alice", "bob")}
+    return {name: User(name, _HUB.add_token(name)) for name in ("alice", "bob")}
 
 
 @pytest.fixture

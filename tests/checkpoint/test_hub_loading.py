@@ -283,7 +283,7 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
 
 
 def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path, fresh_python):
-    mirror = LocalHub(tmp_path / "mirror")
+    mirror = LocalHub()
     mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
     # Connections are counted before the first request, which is after all imports.

@@ -64,7 +64,7 @@ def run_commands(block, environment):
 @pytest.fixture
 def machine(hub, few_numbers, tmp_path, monkeypatch):
     """A folder with a small quick start behind it, a user with a token, and the environment of the commands."""
-    token = hub.add_user("user")
+    token = hub.add_token("user")
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.chdir(tmp_path)
     Path(".venv").mkdir()
