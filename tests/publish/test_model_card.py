@@ -438,7 +438,6 @@ def test_a_damaged_record_is_named(numbers, copy, content):
         model_card(folder, "alice/words")
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
     for name in ("vaswani_hf", "model_cards", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
