@@ -38,7 +38,6 @@ import factories  # noqa: E402
 from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
-from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
@@ -161,7 +160,7 @@ def copied_words() -> list[str]:
 @pytest.fixture(scope="session")
 def copier() -> Translator:
     """A translator that gives back what it is given, if that is of a few of the words above."""
-    tokenizer = train_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
+    tokenizer = factories.tiny_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
     shape = {
         "d_model": 48,
         "encoder_layers": 1,
@@ -252,8 +251,10 @@ def tiny_checkpoint(tiny_model, tmp_path):
     """
 
     def make(name: str = "checkpoint", *, two_vocabularies: bool = False, **fields) -> Path:
-        source = train_tokenizer(["der Hund läuft"], 270, model_max_length=64)
-        target = train_tokenizer(["the dog runs"], 266, model_max_length=64) if two_vocabularies else source
+        source = factories.tiny_tokenizer("der Hund läuft", 270, model_max_length=64)
+        target = source
+        if two_vocabularies:
+            target = factories.tiny_tokenizer("the dog runs", 266, model_max_length=64)
         fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
         model = tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
         with torch.no_grad():
