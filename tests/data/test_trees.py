@@ -10,9 +10,9 @@ from vaswani_hf.data.trees import (
     Tree,
     read_treebank,
     read_trees,
-    treebank_files,
-    tree_from_text,
     tree_from_symbols,
+    tree_from_text,
+    treebank_files,
 )
 from vaswani_hf.parsing.parser import decode_tree
 from vaswani_hf.tasks.parsing import load_treebank, train_tree_tokenizer
