@@ -82,12 +82,7 @@ def _fail_at_change(change, folder):
             count += 1
             described = f"{event} {os.path.relpath(path, folder)}"
             os.write(log, f"{described}\n".encode())
-            if (
-                count == change
-                or isinstance(change, str)
-                and change
-                and re.fullmatch(change, describe_computation)
-            ):
+            if count == change or isinstance(change, str) and change and re.fullmatch(change, described):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
