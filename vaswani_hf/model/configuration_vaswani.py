@@ -227,10 +227,10 @@ class VaswaniConfig(PreTrainedConfig):
         ValueError: If a field or a combination of fields is impossible, or a keyword is not a field.
 
     Example:
-        >>> config = VaswaniConfig(vocab_size=8000, d_model=256, encoder_attention_heads=4,
-        decoder_attention_heads=4)
+        >>> from vaswani_hf import VaswaniConfig
+        >>> config = VaswaniConfig(vocab_size=8000, d_model=256)
         >>> config.d_k
-        64
+        32
     """
 
     model_type = "vaswani"

@@ -125,6 +125,7 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
     """The architecture of a decoder alone. The fields of the encoder are equal to those of the decoder.
 
     Example:
+        >>> from vaswani_hf import VaswaniDecoderConfig
         >>> VaswaniDecoderConfig(vocab_size=8000, decoder_layers=12).encoder_layers
         12
     """
@@ -147,6 +148,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
     """The architecture of an encoder alone. The fields of the decoder are equal to those of the encoder.
 
     Example:
+        >>> from vaswani_hf import VaswaniEncoderConfig
         >>> VaswaniEncoderConfig(vocab_size=8000, encoder_layers=12).decoder_layers
         12
     """
@@ -215,7 +217,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
     Example:
         >>> import torch
-        >>> config = VaswaniDecoderConfig(vocab_size=100, d_model=16, decoder_attention_heads=2)
+        >>> from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
+        >>> config = VaswaniDecoderConfig(vocab_size=100, d_model=16)
         >>> model = VaswaniForCausalLM(config).eval()
         >>> model.generate(torch.tensor([[0, 5, 6]]), max_new_tokens=1).shape
         torch.Size([1, 4])
@@ -374,7 +377,8 @@ class VaswaniForMaskedLM(_LanguageModel):
 
     Example:
         >>> import torch
-        >>> config = VaswaniEncoderConfig(vocab_size=100, d_model=16, encoder_attention_heads=2)
+        >>> from vaswani_hf import VaswaniEncoderConfig, VaswaniForMaskedLM
+        >>> config = VaswaniEncoderConfig(vocab_size=100, d_model=16)
         >>> model = VaswaniForMaskedLM(config).eval()
         >>> model(torch.tensor([[0, 5, 6, 2]])).logits.shape
         torch.Size([1, 4, 100])

@@ -631,8 +631,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
     Example:
         >>> import torch
-        >>> config = VaswaniConfig(vocab_size=100, d_model=16, encoder_attention_heads=2,
-        decoder_attention_heads=2)
+        >>> from vaswani_hf import VaswaniConfig, VaswaniModel
+        >>> config = VaswaniConfig(vocab_size=100, d_model=16)
         >>> model = VaswaniModel(config)
         >>> source = torch.tensor([[5, 6, 7, 2]])
         >>> model(input_ids=source, decoder_input_ids=torch.tensor([[0, 8, 9]])).last_hidden_state.shape
@@ -796,8 +796,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
 
     Example:
         >>> import torch
-        >>> config = VaswaniConfig(vocab_size=100, d_model=16, encoder_attention_heads=2,
-        decoder_attention_heads=2)
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> config = VaswaniConfig(vocab_size=100, d_model=16)
         >>> model = VaswaniForSeq2SeqLM(config).eval()
         >>> source = torch.tensor([[5, 6, 7, 2]])
         >>> model(input_ids=source, labels=torch.tensor([[8, 9, 2]])).logits.shape

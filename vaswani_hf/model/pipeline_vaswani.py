@@ -45,12 +45,6 @@ class TranslationPipeline(Pipeline):
     A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
     `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
     tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
-
-    Example:
-        >>> from transformers import pipeline
-        >>> translator = pipeline("translation", model="checkpoints/numbers")
-        >>> translator("one hundred and three")
-        [{'translation_text': '...'}]
     """
 
     model: Any
