@@ -552,15 +552,11 @@ class VaswaniAttention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """The attention implementation: that of the config, or "eager" if that one cannot compute these
-        scores.
-        """
+        """The attention implementation: the config's, or "eager" if that cannot compute the scores."""
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """The scores QK^T / sqrt(d_k) (Section 3.2.1) [B, H, T, S] of queries [B, H, T, K] and keys [B, H, S,
-        K].
-        """
+        """QK^T / sqrt(d_k) (Section 3.2.1): [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(
@@ -660,8 +656,7 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # Flash kernels need equal widths of keys and values. Appended zeros change neither scores nor
-            # values.
+            # Pad values: flash kernels need equal widths of keys and values.
             if self.d_v < self.d_k:
                 value = nn.functional.pad(value, (0, self.d_k - self.d_v))
             elif self.d_k < self.d_v:

@@ -72,9 +72,7 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam of [N, K, T]. `parents` [N, K] are its previous beams. Returns
-        [N, K, V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K, V]."""
 
     def select(self, sentences: torch.Tensor) -> None:
         """Remove all sentences except these [N']."""
@@ -165,8 +163,7 @@ class SearchStrategies:
 class SearchTask:
     """A batch to search: what `generate` has prepared, and the strategies."""
 
-    # The model, followed by the other models of the ensemble. `inputs` has the inputs of each model for B
-    # sentences.
+    # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # [B, P] int64, the beginnings of the translations; and [B] int64, the maximum numbers of new tokens.
@@ -202,8 +199,7 @@ class SearchTask:
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores, so that bounds do not hold. Then count as many results as
-            # transformers.
+            # A processor may raise scores, which breaks the bound. Then count results as transformers does.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -211,8 +207,7 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # Reading may be delayed if a superfluous step has no effect: no sampling, no outputs, no custom
-        # parts.
+        # Reading may be delayed if a superfluous step has no effect.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -308,8 +303,7 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU first check whether any candidate has ended. If none has, the rest of the step is
-        # unnecessary.
+        # On a CPU first check whether any candidate has ended, to skip the rest of the step.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         # Tokens and numbers of tokens.
@@ -327,8 +321,7 @@ class BeamSearch:
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # [B, K, T, 1]: the tokens. If compatible with transformers [B, K, T, 2]: also the row of each token's
-        # beam.
+        # [B, K, T, 1]: the tokens. For transformers [B, K, T, 2]: also the row of each token's beam.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
@@ -405,8 +398,7 @@ class BeamSearch:
             self.scores = candidates.scores[:, : self.num_beams]
             self.paths = paths[:, : self.num_beams]
             self.parents = candidates.parents[:, : self.num_beams]
-        # Removing sentences copies the other sentences. Remove only if at least an eighth of the sentences is
-        # closed.
+        # Removing sentences copies the others. Remove if at least an eighth of the sentences is closed.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
@@ -568,9 +560,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Returns the number of open sentences, 0 if the search
-        is over.
-        """
+        """Close sentences with final results. Returns the number of open ones, 0 if the search is over."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -627,9 +617,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """The token that fills finished rows, as in transformers: `</s>` instead of a `<pad>` of id 0 with
-    beams.
-    """
+    """The token that fills finished rows, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -645,8 +633,7 @@ class StepNumbers:
     # sentences, and for each tree the largest number of living tokens.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # These three find the sentence if the sum is NaN: [N, K or 1] log-probabilities of one class, [N] bool,
-    # [N] int64.
+    # To find a sentence with NaN: [N, K or 1] log-probabilities of one class, [N] bool, [N] int64.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
@@ -663,9 +650,7 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the numbers of this step, or None at the end. Returns those of the previous step, on the
-        CPU.
-        """
+        """Store the numbers of this step (None at the end). Returns those of the previous step."""
         before = self.pending
         event = self.event
         self.pending = None
@@ -730,8 +715,7 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # NEG_INF while fewer than `num_counted` translations are finished. Then every translation may
-        # improve.
+        # NEG_INF if fewer than `num_counted` translations are finished. Then every translation may improve.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -797,9 +781,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of the number of classes that is nearest to its square root; 1 if there is no near
-    divisor.
-    """
+    """The divisor of the number of classes nearest to its square root; 1 if no divisor is near."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -871,9 +853,7 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The settings that forbid tokens, with their values, in words. Without any, the names of custom
-    processors.
-    """
+    """The settings that forbid tokens, with their values, as words of a message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
         # transformers derives `min_length` from `min_new_tokens`.

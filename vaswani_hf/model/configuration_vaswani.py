@@ -286,8 +286,7 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Shared embeddings have one vocabulary. transformers assigns `vocab_size` when it resizes the
-        # embeddings.
+        # Resizing shared embeddings assigns `vocab_size` only.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -357,9 +356,7 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no
-        restriction.
-        """
+        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
@@ -388,8 +385,7 @@ class VaswaniConfig(PreTrainedConfig):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # The code is installed, so do not let transformers ask for `trust_remote_code` because of these
-        # entries.
+        # Drop these entries, or transformers would ask for `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )

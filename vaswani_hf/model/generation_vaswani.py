@@ -160,9 +160,7 @@ _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check the ranges of settings in a dict or a config. Sampling settings are checked only if `do_sample`
-    is set.
-    """
+    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
     ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -361,9 +359,7 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from `<pad>`, and put the decoder's start token before a prompt that lacks
-        it.
-        """
+        """Infer missing masks from `<pad>`. Put the decoder's start token before a prompt."""
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the mask now: later steps of the decoder do not receive the source tokens.
             source_mask = self._infer_source_mask(source)
@@ -525,8 +521,7 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers reads a mask [B, S] at each step and synchronises. It does not read a mask [B, 1, 1,
-        # S].
+        # transformers synchronises to read a mask [B, S] at each step, but not for a mask [B, 1, 1, S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -573,8 +568,7 @@ class SearchMethod:
     """
 
     source: torch.Tensor | None
-    # [B] int64, the maximum number of tokens of each sentence including the prompt; None if the limits are
-    # equal.
+    # [B] int64, the length limit of each sentence, with the prompt; None if the limits are equal.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -693,9 +687,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The maximum number of new tokens by `max_length_a` and `max_length_b`, `</s>` included. None without
-    limit.
-    """
+    """The maximum number of new tokens by `max_length_a` and `max_length_b`; None without a limit."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -843,9 +835,7 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each sentence at its own limit. `lengths` [B] int64 are maximum numbers of tokens, prompts
-    included.
-    """
+    """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
 
     # transformers pads finished rows only if a criterion has this attribute.
     eos_token_id = None

@@ -160,9 +160,7 @@ class InvalidInput:
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """The result of `read(*args)`. If the call raises one of `LINE_ERRORS`, the error as an
-    `InvalidInput`.
-    """
+    """The result of `read(*args)`, or an `InvalidInput` if it raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -243,9 +241,7 @@ def refuse_one_text(name: str, texts: Any) -> None:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Raise an error if `text` is not a str, or cannot be encoded as UTF-8. The message begins with
-    `name`.
-    """
+    """Raise an error about `name` if `text` is not a str or cannot be encoded as UTF-8."""
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
     try:

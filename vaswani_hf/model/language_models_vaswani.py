@@ -79,9 +79,7 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields, as for an encoder-decoder. Messages name the stack of this
-        model.
-        """
+        """Check the combination of all fields. Messages name the stack of this model."""
         try:
             super().validate_architecture()
         except ValueError as error:
@@ -163,9 +161,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
 
 class VaswaniDecoderModel(VaswaniDecoder):
-    """The decoder without output projection. Each token attends to itself and to earlier tokens (Section
-    3.2.3).
-    """
+    """The decoder without output projection. Each token attends to earlier tokens (Section 3.2.3)."""
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
@@ -180,9 +176,7 @@ class VaswaniEncoderModel(VaswaniEncoder):
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """Base of language models: one stack and an output projection that is tied to the embedding (Section
-    3.4).
-    """
+    """Base of language models: one stack and an output projection tied to the embedding (Section 3.4)."""
 
     _stack_class: Any
 

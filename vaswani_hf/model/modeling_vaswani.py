@@ -71,8 +71,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32. D is even.
     """
-    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs have no
-    # float64.
+    # A float32 angle has an error of 6e-5 at position 1000. Apple's GPUs have no float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)  # [..., D / 2]
@@ -83,9 +82,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T], counted from 0. Raises an error beyond the
-        table.
-        """
+        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises an error beyond the table."""
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -105,9 +102,7 @@ class VaswaniLearnedPositions(nn.Embedding):
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward
-    network.
-    """
+    """Base of encoder and decoder layers: residual connections, LayerNorm, feed-forward network."""
 
     _checkpoints_gradients = False
 
@@ -150,9 +145,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The feed-forward sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Eq. (2)) on [B, T,
-        D].
-        """
+        """The feed-forward sub-layer on [B, T, D]: max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Eq. (2))."""
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -179,9 +172,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
 
 @fast_path("forward")
 class VaswaniDecoderLayer(VaswaniLayer):
-    """One of the N layers of the decoder: masked self-attention, cross-attention, feed-forward network
-    (Section 3.1).
-    """
+    """A decoder layer: masked self-attention, cross-attention, feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         num_heads = config.decoder_attention_heads
@@ -244,9 +235,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """The plan of transformers for tensor parallelism: splits classes, heads and inner features between
-    devices.
-    """
+    """The tensor-parallel plan: splits classes, heads and inner features between devices."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):
@@ -258,8 +247,7 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: a loaded model knows the folder that it was loaded from."""
 
-    # The local folder; for a Hub repository the folder of the commit in the cache. None for a model that was
-    # not loaded.
+    # The local folder, or the cached folder of a commit. None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -294,9 +282,7 @@ class FromRepository:
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Base of all models: initialisation, tied weights, inferred masks, checks of attention
-    implementations.
-    """
+    """Base of all models: initialisation, tied weights, inferred masks."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -465,9 +451,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base of encoder and decoder: embedding (Section 3.4), positions (Section 3.5) and N layers (Section
-    3.1).
-    """
+    """Base of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
 
     def __init__(self, config: VaswaniConfig, vocab_size: int, layer_class: type[nn.Module], num_layers: int):
         super().__init__(config)
@@ -485,17 +469,13 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The encodings or embeddings [B or 1, T, D] of positions [B or 1, T], counted from 0 (Section
-        3.5).
-        """
+        """The encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
         if self.config.position_embedding == "learned":
             return self.embed_positions(position_ids)
         return sinusoids(position_ids, self.config.d_model)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """The input of the first layer [B, T, D]: Dropout(embedding * sqrt(d_model) + positions) (Sections
-        3.4, 5.4).
-        """
+        """The input of the first layer [B, T, D]: Dropout(embedding * sqrt(d_model) + positions)."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
@@ -506,9 +486,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
     def _embedded(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """The embedded tokens [B, T, D] before scaling. Error messages put `prefix` before the argument
-        names.
-        """
+        """The embedded tokens [B, T, D] before scaling. `prefix` is for error messages."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
             raise ValueError(
@@ -536,9 +514,7 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source to `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains the
-        arguments.
-        """
+        """Encode the source to `last_hidden_state` [B, S, D]; arguments as in `VaswaniForSeq2SeqLM`."""
         inputs_embeds = self._embedded(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
@@ -754,8 +730,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss supports only plain weights: no bias, adapter, quantization, tensor parallelism or
-        # hook.
+        # The chunked loss needs plain weights: no bias, adapter, quantization, sharding or hook.
         is_plain = (
             are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
         )
@@ -769,8 +744,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """The id of the padding class; None if the padding class has a probability."""
-        # Label smoothing gives the padding class a probability, here or in a training loop that smooths
-        # logits itself.
+        # Label smoothing gives the padding class a probability, also if the training loop computes it.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
@@ -822,9 +796,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The output projection; None if accelerate would shard it apart from the target embedding that it is
-        tied to.
-        """
+        """The output projection; None if accelerate would shard it apart from the tied embedding."""
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
         )

@@ -45,9 +45,7 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict another setting. `reason` is a clause with
-    the reason.
-    """
+    """The phrases of a sentence (lists of token ids) contradict a setting; `reason` is a clause."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -63,9 +61,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The setting, `bad_words_ids` or `suppress_tokens`, that forbids some of the tokens, in words; None if
-    none does.
-    """
+    """The setting that forbids some of the tokens, in words; None if no setting does."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -76,9 +72,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice; None if there is none, or if `size` is 0 or
-    None.
-    """
+    """The first n-gram of `size` tokens that occurs twice; None if there is none or no `size`."""
     if not size:
         return None
     seen = set()
@@ -141,9 +135,7 @@ class PhraseTables:
         return matches
 
     def advanced(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches [N, K, F, L + 1]
-        before.
-        """
+        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches before."""
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
@@ -151,9 +143,7 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def progress(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of tokens of each phrase that are matched; all if the phrase is
-        contained.
-        """
+        """[..., F] int64: the number of matched tokens of each phrase; all if it is contained."""
         return (matches * self.numbers).amax(dim=-1)
 
     def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -190,8 +180,7 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens to consider: some end the beam, others continue or restart
-        # phrases.
+        # The number of most probable tokens to consider; some end a beam or restart phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -287,9 +276,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if the phrases are not lists of lists of token ids, or if another setting forbids
-    them.
-    """
+    """Raise an error if phrases are not lists of token ids, or if another setting forbids them."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -415,9 +402,7 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
 def _fitting(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence its wanted phrases. If they do not fit, one sequence in which they overlap, or an
-    error.
-    """
+    """For each sentence its wanted phrases, overlapped if necessary; or an error."""
     capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -435,9 +420,7 @@ def _fitting(
 
 
 def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """[B] the number of tokens for phrases within `limits` [B]; one less if a setting forces the last
-    token.
-    """
+    """[B] the number of tokens that phrases may have; one less if a setting forces the last token."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
@@ -446,9 +429,7 @@ def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig
 def _fitting_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit. Otherwise one sequence in which they overlap, or None if that is too long
-    too.
-    """
+    """The phrases if they fit, else one sequence in which they overlap, else None."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing(missing, prompt) <= capacity:
         return phrases
@@ -457,18 +438,14 @@ def _fitting_phrases(
 
 
 def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """The number of tokens that a translation with this prompt needs at least to contain all missing
-    phrases.
-    """
+    """The number of tokens that the prompt still needs to contain all missing phrases."""
     return num_tokens(missing) - max(
         (_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
     )
 
 
 def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence that contains all phrases. Of more than six phrases only the given order is
-    tried.
-    """
+    """The shortest sequence with all phrases. Of more than six only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
@@ -494,9 +471,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Warn of each sentence whose best translation lacks a phrase. `unmet` is the result of
-    `unmet_phrases`.
-    """
+    """Warn of each sentence whose best translation lacks a phrase."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(
@@ -508,9 +483,7 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
 def _selected(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N] int64, with the number of beams of another
-    config.
-    """
+    """The inputs of a model for the sentences `kept` [N], with another number of beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

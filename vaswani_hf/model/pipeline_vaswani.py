@@ -51,8 +51,7 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings, because `Pipeline` does so differently in different
-    # versions.
+    # The translator resolves generation settings: `Pipeline` differs between versions.
     _pipeline_calls_generate = False
 
     def __init__(
@@ -277,9 +276,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 
 
 def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
-    """An iterable with one constraint per text, from one constraint for all texts or a list with one per
-    text.
-    """
+    """One constraint per text, from one for all texts or a list with one per text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):

@@ -48,8 +48,7 @@ _SPACED_ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 
-# Words that begin a new sentence after an initial, acronym or Roman numeral: "the U.S.", "Plan B.", "Karl
-# V.".
+# Words that begin a sentence after an initial or Roman numeral: "the U.S.", "Plan B.".
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
@@ -175,9 +174,7 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """For each character position the index of the word at or after it; -1 if there is none, and for position
-    -1.
-    """
+    """For each character position the index of the word at or after it; -1 for none."""
     # For each character, and for the end, the number of words that end before it.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
@@ -201,8 +198,7 @@ def target_word_indices(
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # If the last token is the first part of a character, the decoded text ends with a replacement
-        # character.
+        # A token that ends inside a character is decoded to a replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -248,9 +244,7 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """An alignment in Pharaoh format, such as "0-0 1-2 2-1": pairs source word - target word, counted from
-    0.
-    """
+    """An alignment in Pharaoh format: "0-0 1-2 2-1", pairs source word - target word."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

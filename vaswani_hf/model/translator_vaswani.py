@@ -187,8 +187,7 @@ class Segment:
     text: str
     # [S], `</s>` last.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, -1 for none. Empty if nothing needs the
-    # words.
+    # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -205,8 +204,7 @@ class Segment:
 class Hypothesis:
     """A translation of a segment, as the search returns it."""
 
-    # [T] without the decoder's start token. Forced tokens come first. `</s>` is last if the search reached
-    # it.
+    # [T] without the start token; forced tokens first; `</s>` last if the search reached it.
     token_ids: list[int]
     # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
     num_forced: int = 0
@@ -401,16 +399,13 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request a list of translations, best first. It may be shorter than
-        `num_return_sequences`.
-        """
+        """For each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Seed each window by its line number. Then a resumed run and parallel processes draw the
-                # same.
+                # Seed by the line number, so that resumed runs and parallel processes draw the same.
                 self.backend.seed(options.seed + first_line)
             # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
@@ -419,16 +414,12 @@ class BaseTranslator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window. A subclass may choose the dtype of its backend here; this class does
-        nothing.
-        """
+        """Called before each window, so that a subclass may choose its dtype. Does nothing here."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7 for a list of (line number, request): for each request its translations, best
-        first.
-        """
+        """Steps 1 to 7: for each (line number, request) its translations, best first."""
         requests = [request for _, request in lines]
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
@@ -513,9 +504,7 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: texts as segments. `words` are set if the tokenizer is fast and alignment or cutting needs
-        them.
-        """
+        """Step 2: texts as segments. `words` are set only if alignment or cutting needs them."""
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -547,9 +536,7 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Number the words of all sentences from the beginning of the text. The text contains the tag only
-        once.
-        """
+        """Number the words of all sentences from the beginning of the text."""
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -560,9 +547,7 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the segment's
-        tag.
-        """
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with its tag."""
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -593,9 +578,7 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: the first segment gets the target prefix. Each phrase of the request goes to one
-        segment.
-        """
+        """Step 3: the first segment gets the target prefix, and each phrase goes to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -629,9 +612,7 @@ class BaseTranslator:
     def _mend_loops(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: replace loops by the results of a second search that forbids repetition, unless these loop
-        too.
-        """
+        """Step 5: search looping segments again without repetition, and keep results without loops."""
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
@@ -855,9 +836,7 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Batches of indices of pieces, longest first. A batch holds at most `tokens_per_batch` tokens, or one
-    piece.
-    """
+    """Batches of indices, longest pieces first, each with at most `tokens_per_batch` tokens."""
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
@@ -887,9 +866,7 @@ def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from the translations of its parts: first the best of each part, and so
-    on.
-    """
+    """The translations of a text, from the translations of its parts with the same rank."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -897,9 +874,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The checkpoint's generation config, with the settings of a call that affect the score of a
-    translation.
-    """
+    """The checkpoint's generation config, with the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -1048,9 +1023,7 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not fit a Vaswani model. The model may have more classes than the
-    tokenizer.
-    """
+    """Raise an error if tokenizers do not fit a Vaswani model. Spare classes are permitted."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -1231,9 +1204,7 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, with a mask if there is
-        padding.
-        """
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
@@ -1321,9 +1292,7 @@ class PyTorchBackend:
 
 
 def _prompts(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: the language, if any, and the target
-    prefix.
-    """
+    """For each segment the tokens that its translation begins with: language and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
@@ -1333,9 +1302,7 @@ def _prompts(segments: list[Segment]) -> list[list[int]]:
 
 
 def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and a mask of the same shape that is 0 for
-    padding.
-    """
+    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]
