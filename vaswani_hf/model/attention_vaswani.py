@@ -68,9 +68,7 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Class decorator: a fast path may replace these methods, unless a subclass or a caller overrides
-    them.
-    """
+    """Class decorator: a fast path may replace these methods, unless they are overridden."""
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -80,11 +78,7 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """True if a fast path may replace these methods of a module.
-
-    False if a subclass or a caller has overridden one of the methods registered by `fast_path`. For `forward`
-    also False if the module has hooks or is compiled, because hooks and compilation act around `forward`.
-    """
+    """True if a fast path may replace these methods of a module: none is overridden, hooked or compiled."""
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
             return False
@@ -105,29 +99,23 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key position is within `window` of a query position (int64) and permitted by the mask
-    `own`.
-    """
+    """True where a key position is within `window` of a query position and permitted by the mask `own`."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask that is added to attention scores: 0 where `visible` (bool, any shape), else the smallest
-    number.
-
-    The smallest number, unlike -inf, keeps rows of nothing but padding finite.
-    """
+    """The mask to add to attention scores: 0 where `visible`, else the smallest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 @dataclass
 class Blocks:
-    """A sequence in N blocks of W queries with the C keys near each block, for restricted attention (Section
+    """A sequence in N blocks of W queries, each with the C keys near it, for restricted attention (Section
     4).
 
-    The cost grows linearly with the length of the sequence, with any kernel and any score.
+    The cost grows linearly with the length of the sequence.
     """
 
     mask: torch.Tensor  # [B * N, 1, W, C] bool
@@ -177,9 +165,8 @@ def window_mask(
 ) -> Any:
     """The mask of an attention with a window: `Blocks`, [B or 1, 1, T, S] bool, or [B, S] for flash kernels.
 
-    Queries come from `states` [B, T, D], keys from the cache and the states. The mask [B, S] is nonzero for
-    real tokens, and only real tokens count as neighbours. If weights are recorded, the mask covers all pairs
-    of tokens.
+    `states` [B, T, D] are the queries, and keys after the cached ones. The mask [B, S] is nonzero for real
+    tokens. Only real tokens count as neighbours.
     """
     length = states.shape[1]
     past = 0
@@ -220,9 +207,7 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """The blocks of a whole sequence of states [B, T, D]. Real tokens [B, T] must have no padding between
-    them.
-    """
+    """The blocks of a sequence of states [B, T, D] whose real tokens [B, T] have no gaps."""
     batch = states.shape[0]
     length = states.shape[1]
     num_before = attention.window
@@ -247,16 +232,12 @@ def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """True if reading a value of the tensor forces a synchronisation with its device. Training steps must
-    avoid it.
-    """
+    """True if reading a value of the tensor forces a synchronisation with its device."""
     return tensor.device.type in QUEUING_DEVICES
 
 
 def has_gaps(real: torch.Tensor | None) -> bool:
-    """True if padding lies between real tokens, so that distances in the row differ from distances between
-    positions.
-    """
+    """True if padding lies between real tokens."""
     if real is None or real.device.type == "meta" or is_tracing(real):
         return False
     real = real.bool()
@@ -264,12 +245,10 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache of the decoder: layers with a window keep the last r tokens, all other layers all
-    tokens.
+    """An empty cache of the decoder. Layers with a window keep only the last r tokens, unless it `is_whole`.
 
-    With `is_whole` all layers keep all tokens. Flex attention needs that, because its masks have one length.
-    So does a prompt with padding after tokens (by its mask [B, P]), because there the last tokens are not the
-    nearest ones.
+    After a prompt with gaps (by its mask [B, P]) all layers keep all tokens, because there the last tokens
+    are not the nearest ones. Flex attention needs `is_whole`, because its masks have one length.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
@@ -285,12 +264,10 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 
 class AttentionRecorder:
-    """Records cross-attention weights of chosen decoder layers (numbered from 0). Fused kernels do not return
-    weights.
+    """Records the cross-attention weights of chosen decoder layers, because fused kernels return no weights.
 
-    Pass a recorder to the model as `attention_recorder=`. The recorder is not attached to the model, so other
-    threads do not see it. `weights` contains for each layer [B, T, S] float32, the mean over heads. Each row
-    adds up to 1.
+    Pass a recorder to the model as `attention_recorder=`. `weights` contains for each layer (numbered from 0)
+    [B, T, S] float32, the mean over heads. Each row adds up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
@@ -303,11 +280,10 @@ class AttentionRecorder:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask [B, S] bool of `input_ids` [B, S]: True for tokens other than padding.
+    """The attention mask [B, S] bool of `input_ids` [B, S]: False for padding.
 
-    If `</s>` has the id of `<pad>`, `shared_with` is "end": the first `<pad>` after a token counts as `</s>`.
-    If the decoder's start token has that id, `shared_with` is "start": the last `<pad>` before a token counts
-    as the start.
+    `<pad>` may also be `</s>` (`shared_with="end"`: the first one after a token counts as `</s>`) or the
+    decoder's start token (`shared_with="start"`: the last one before a token counts as the start).
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -324,12 +300,10 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Positions [B or 1, T] that count only real tokens. The first real token and padding before it have
-    position 0.
+    """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
 
-    The mask is [B, S] including cached tokens, nonzero for real tokens. Or the mask is [B, 1, T, S] (bool or
-    additive) and `is_causal`, as `generate` creates it for a static cache. With every other mask all tokens
-    [B, T, D] count, plus `past_length` cached tokens.
+    The mask is [B, S] including cached tokens, nonzero for real tokens, or [B, 1, T, S] if it `is_causal`,
+    for a static cache. With every other mask all tokens count, after `past_length` cached tokens.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -348,14 +322,13 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks of all attentions of a stack: they hide padding, and in the decoder later tokens (Section
+    """The masks of all attentions of a stack. They hide padding, and in the decoder later tokens (Section
     3.2.3).
 
-    Each mask has the form that the attention's implementation needs. Attentions with the same implementation
-    and window share a mask. Queries come from `inputs_embeds` [B, T, D]. The mask [B, S] is nonzero for real
-    tokens, including cached tokens in self-attention. With `encoder_hidden_states` [B or B/K, S, D] the masks
-    are for cross-attention, and the K beams of a sentence may share one source. If weights are recorded,
-    masks cover all pairs of tokens. A mask [B, 1, T, S] is used unchanged.
+    Each mask has the form that the attention's implementation needs. Queries come from `inputs_embeds` [B, T,
+    D]. The mask [B, S] is nonzero for real tokens, including cached tokens. With `encoder_hidden_states` [B
+    or B/K, S, D] the masks are for cross-attention, and K beams may share a source. A mask [B, 1, T, S] is
+    used unchanged.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -402,10 +375,7 @@ def attention_masks(
 
 
 def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask [B, 1, 1 or T, S] for a mask [B, S], without reading its values.
-
-    transformers would read them to find out whether the mask hides anything, and synchronise.
-    """
+    """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to read its values."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -456,8 +426,7 @@ def tree_masks(
 ) -> list[torch.Tensor]:
     """For each self-attention of the decoder the additive mask [N, 1, T, M] over a tree of tokens.
 
-    `mask` [N, T, M] hides the tokens that a new token does not descend from. Positions are [N, T or 1] and
-    [N, M].
+    `mask` [N, T, M] hides tokens of other branches. Positions are [N, T or 1] and [N, M].
     """
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
@@ -482,12 +451,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention(Q, K, V) = softmax(scores(Q, K)) V, Section 3.2.1, Eq. (1). Returns [B, T, H, d_v], weights
-    [B, H, T, S].
-
-    The arguments are those of attention functions in transformers. `module.weights` computes scores and
-    softmax.
-    """
+    """softmax(scores(Q, K)) V (Section 3.2.1, Eq. (1)): values [B, T, H, d_v], weights [B, H, T, S]."""
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -495,9 +459,7 @@ def eager_attention_forward(
 
 @fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
-    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O, head_i = Attention(QW_i^Q, KW_i^K,
-    VW_i^V).
-    """
+    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O."""
 
     # None for no restriction beyond padding and order. A subclass may define a method of query and key
     # positions (int64, broadcastable) that restricts self-attention. It may depend only on their difference,
@@ -533,19 +495,12 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel may compute softmax(factor * QK^T) in place of `weights`.
-
-        False for a subclass that overrides scores or weights without registering them by `fast_path`.
-        """
+        """True if a fused kernel may compute softmax(factor * QK^T) in place of `weights`."""
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without module calls may replace `forward`.
-
-        False if a subclass overrides methods without registering them, or if a projection is wrapped or
-        replaced.
-        """
+        """True if a decoding step without module calls may replace `forward`."""
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
@@ -587,9 +542,7 @@ class VaswaniAttention(nn.Module):
         """Attend to the visible positions. Returns [B, T, D], and the weights [B, H, T, S] or None.
 
         Queries come from `hidden_states` [B, T, D]. In cross-attention keys and values come from
-        `key_value_states`, the encoder's output [B, S, D], or [B/K, S, D] if K beams share a source. The mask
-        must have the form that the implementation needs. `kwargs` are passed to the implementation. A
-        recorder stores the weights of a cross-attention.
+        `key_value_states` [B, S, D], the encoder's output, or [B/K, S, D] if K beams share a source.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
@@ -611,8 +564,7 @@ class VaswaniAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries. Then K rows of
-        queries share a source.
+        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than queries, if beams share a source.
         """
         # Use `shape`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]

@@ -72,7 +72,9 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K, V]."""
+        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
+        V].
+        """
 
     def select(self, sentences: torch.Tensor) -> None:
         """Remove all sentences except these [N']."""
@@ -84,15 +86,9 @@ class CandidateSelection(Protocol):
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
         """Choose `search.num_candidates` continuations of the beams. Missing ones have the score `NEG_INF`.
 
-        Args:
-            search (BeamSearch): The search. Its beams have `scores` [N, K], `sequences` [N, K, T] and
-                `parents` [N, K], the indices of the beams of the previous step that they extend. `sentences`
-                [N] are the indices of the sentences in the batch.
-            log_probs (torch.Tensor): Log-probabilities of the next token [N, K, V]. Before the first token
-                [N, 1, V], because all beams are equal.
-
-        Returns:
-            Candidates: The chosen continuations.
+        `search` has the beams: `scores` [N, K], `sequences` [N, K, T] and `parents` [N, K], the previous
+        beams that they extend. `log_probs` are [N, K, V]; [N, 1, V] before the first token, because all beams
+        are equal.
         """
 
 
@@ -102,16 +98,9 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores of translations.
+        """The scores [...] for summed log-probabilities [...] (nats) of `length` new tokens, `</s>` included.
 
-        Args:
-            log_probs (torch.Tensor): Summed log-probabilities [...] (nats).
-            length (int or torch.Tensor): The number of new tokens, including `</s>`.
-            coverage (torch.Tensor, optional): The `coverage_score` [...]. None without a coverage penalty,
-                and when the stopping rule asks for a bound.
-
-        Returns:
-            torch.Tensor: The scores [...].
+        `coverage` [...] is the `coverage_score`, or None.
         """
 
 
@@ -133,15 +122,13 @@ class StoppingRule(Protocol):
 class SearchStrategies:
     """The replaceable parts of a search, for `generate(..., search=SearchStrategies(...))`.
 
-    A part that is None follows from the settings of `generate`.
-
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
             translation must contain. Excludes `candidates` and `stopping_rule`.
         warns_of_unmet (bool): True to warn of phrases that a translation lacks.
-        candidates (CandidateSelection, optional): By default `best_candidates`, or `drawn_candidates` with
-            `do_sample`.
+        candidates (CandidateSelection, optional): By default `best_candidates`; with `do_sample`
+            `drawn_candidates`.
         scorer (Scorer, optional): By default `PenaltyScorer`.
         stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
     """
@@ -189,10 +176,7 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Run the search of `sentences` [N] int64, by default all. Returns the finished search.
-
-        The other arguments are those of `BeamSearch`.
-        """
+        """Run the search of `sentences` [N] int64 (by default all). Returns the finished search."""
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
@@ -260,13 +244,11 @@ class BeamSearch:
         source_mask: [B, S], needed for the coverage.
         processors: Functions that change log-probabilities.
         criteria: Functions that end candidates, in addition to `</s>` and the limits.
-        rows_per_sentence: The number of beams or candidates of a sentence that processors and criteria see in
-        one
-            call; by default all.
+        rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
         excluded: The id of the padding token. No translation contains it.
         reader: Delays reading from the device. None unless a superfluous step has no effect.
-        transformers_compatible: If True, all sentences stay to the end, and each step records the outputs of
-            transformers.
+        transformers_compatible: If True, no sentence is removed, and steps record the outputs of
+        transformers.
     """
 
     def __init__(
@@ -355,11 +337,10 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Search until no step can change the results. `logits` [B, 1 or K, V], one per decoder, are for the
-        first token.
+        """Search until no step can change the results, from the logits [B, 1 or K, V] of each decoder.
 
         `goes_on(is_over)` returns whether another step is necessary. Processes that share one model take
-        equally many steps, so it may be True after this search is over.
+        equally many steps.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -405,10 +386,9 @@ class BeamSearch:
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
-        """Whether a candidate has ended, and the number of open sentences; with a reader those of the
-        previous step.
+        """Whether a candidate has ended, and the number of open sentences. Only here a step synchronises.
 
-        This is the only place where a step synchronises with the device.
+        With a reader the two values are those of the previous step.
         """
         trees = [
             decoder.tree
@@ -439,8 +419,7 @@ class BeamSearch:
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The processed log-probabilities [N, K or 1, V], and the unprocessed ones of one class [N, K or 1].
 
-        Before the first token there is one row per sentence, because all beams are equal. If a logit of a row
-        is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
+        If a logit of a row is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -461,11 +440,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...] for processors and criteria.
-
-        Processors may keep a state for each row. Therefore each row keeps its place after other sentences are
-        removed.
-        """
+        """The values [N, K, ...] as rows [B * K, ...]. Rows keep their places when sentences are removed."""
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -521,8 +496,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64: the indices of the kept translations, where 0 to K - 1 are the old translations
-        and K to 2 K - 1 the first K candidates.
+        Returns [N, K] int64, the indices of the kept ones among the K old ones and, after these, the first K
+        candidates.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -541,7 +516,9 @@ class BeamSearch:
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations that `_update_finished_scores` has kept."""
+        """Update the tokens and lengths of the finished translations that `_update_finished_scores` has
+        kept.
+        """
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )
@@ -587,12 +564,10 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: tokens [B * R, T], scores [B * R] and beam indices or
-        None.
+        """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
 
-        The beam indices [B * R, T - P] of transformers are the rows of the beams to which the tokens were
-        added, -1 after the end. They are None unless `transformers_compatible` is set. If a sentence has
-        fewer than R translations, the missing ones contain only padding and have the score -inf.
+        Beam indices [B * R, T - P] are those of transformers. Missing translations contain only padding and
+        have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -666,18 +641,13 @@ class DeferredReader:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """The divisor of a summed log-probability of `length` new tokens (int or torch.Tensor), `</s>` included.
-
-    alpha is `config.length_penalty`. The type "gnmt" gives ((5 + length) / 6)^alpha (Wu et al. 2016, Eq. 14),
-    every other type length^alpha.
-    """
+    """((5 + length) / 6)^alpha for the type "gnmt" (Wu et al. 2016, Eq. 14), else length^alpha."""
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The coverage of Wu et al. 2016, Eq. 14, without its weight: the sum of log(min(attention, 1)) over the
-    source.
+    """The sum of log(min(coverage, 1)) over the source (Wu et al. 2016, Eq. 14), without its weight.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """

@@ -69,11 +69,9 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for one more token of each beam. Returns for each attention the mask [N, 1, beams,
-        M] or None.
+        """Reserve memory for one more token of each beam, at `positions` [N, 1]. Returns the attention masks.
 
-        `parents` [N, beams] int64 are the indices of the previous beams. `positions` [N, 1] are those of the
-        new tokens.
+        `parents` [N, beams] int64 are the indices of the previous beams.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -316,7 +314,9 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K, V]."""
+        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
+        V].
+        """
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -430,7 +430,9 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K, V]."""
+        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
+        V].
+        """
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(

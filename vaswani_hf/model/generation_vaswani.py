@@ -71,7 +71,6 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-
 # Inputs that the search can reduce to the open sentences. With any other input all sentences stay to the end.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
@@ -80,7 +79,6 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
-
 # Arguments of `generate` of transformers that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
@@ -149,13 +147,10 @@ class SearchSettings:
 
 # The default of each setting by its name.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-
 # The settings that this package adds to those of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
@@ -850,8 +845,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Finds rows of sampling that have no possible next token, without synchronising at each step.
 
-    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the last step.
-    With `at_once` the failing step itself raises the error.
+    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the
+    last step. With `at_once` the failing step itself raises the error.
     """
 
     def __init__(self, at_once: bool = False):

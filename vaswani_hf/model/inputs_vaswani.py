@@ -59,10 +59,10 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value is impossible for its field in the dataclass `kind`.
+    """Raise an error if a value of a mapping or an object is impossible for its field in the dataclass
+    `kind`.
 
-    `values` is a mapping or an object. A missing value and None are valid. The `ValueError` names the option,
-    the permitted values, and the value.
+    A missing value and None are valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:

@@ -386,11 +386,7 @@ class VaswaniForMaskedLM(_LanguageModel):
         return self.model
 
     def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because an encoder cannot generate.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise a TypeError, because an encoder cannot generate."""
         raise TypeError(
             f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which fills in hidden tokens: use "
             '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'

@@ -50,8 +50,7 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
     """The target probabilities of the reference token and of each other class (Section 5.4), for smoothing e.
 
-    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor. The form "torch" is 1-e+e/V and e/V, as in
-    PyTorch.
+    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor; "torch" is 1-e+e/V and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -161,13 +160,11 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """The loss (float32 scalar, nats per token) of decoder states, with the logits of few tokens in memory at
-    a time.
+    """The loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a time.
 
-    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Labels of
-    -100 are ignored. The sum is divided by `num_items` (tokens), by default the number of labels.
-    `target_probabilities` explains smoothing and form. `excluded` is a class without probability. The result
-    is differentiable once.
+    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
+    ignored. The sum is divided by `num_items` (tokens), by default the number of labels. `excluded` is a
+    class without probability. The result is differentiable once.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

@@ -66,10 +66,9 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
-    """Position encodings (Section 3.5): PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) =
-    cos(same).
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos(same), Section 3.5.
 
-    Positions [...] are int64, counted from 0. The encodings [..., D] are float32. D is even.
+    Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
     """
     # A float32 angle has an error of 6e-5 at position 1000. Apple's GPUs have no float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
@@ -138,9 +137,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm x +
-        Dropout(Sublayer(LayerNorm(x))).
-        """
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm without this LayerNorm."""
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
@@ -187,10 +184,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without module calls may replace `forward`.
-
-        False if a subclass overrides methods without registering them, or if a part is wrapped or replaced.
-        """
+        """True if a decoding step without module calls may replace `forward`."""
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
         if self.encoder_attn is not None:
@@ -305,12 +299,11 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
 
-        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base,
-            models/transformer.py).
-        Embeddings and output projection: normal with standard deviation d_model^-0.5 (get_weights,
-        layers/modalities.py). With an `initializer_range`, all weights are normal with that standard
-        deviation. As in GPT-2, it is divided by sqrt(N) for the last weights of each of the N sub-layers of a
-        stack.
+        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1, models/transformer.py). Embeddings
+            and output
+        projection: normal with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). With an
+        `initializer_range` all weights are normal with that standard deviation, divided by sqrt(N) for the
+        last weights of the N sub-layers of a stack, as in GPT-2.
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -750,10 +743,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if `TreeAttentionDecoder` may replace `forward` in the search.
-
-        False if a subclass overrides `forward` without registering it, if the model is wrapped, replaced or
-        compiled, if devices share the weights, and for attention kernels without additive masks.
+        """True if `TreeAttentionDecoder` may replace `forward`: the model is plain, whole and has additive
+        masks.
         """
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):

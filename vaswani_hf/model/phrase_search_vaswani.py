@@ -147,11 +147,7 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases.
-
-        That is the number of tokens of the missing phrases, less the matched tokens of the phrase with most
-        of them.
-        """
+        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
         lengths = self.lengths[sentences][:, None, None]
         progress = self.progress(matches)  # [N, K, O, F]
         is_missing = progress < lengths
@@ -164,8 +160,7 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for translations with phrases: `num_kept` beams for each number of missing
-    tokens.
+    """The candidate selection for phrases: `num_kept` beams for each number of missing tokens.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -220,11 +215,7 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard.
-
-        Of the finished options the best complete ones are kept, and of the continuing options the best ones
-        for each number of missing tokens.
-        """
+        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard."""
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
@@ -240,8 +231,7 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The possible continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1,
-        O].
+        """The continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
         Options that leave too little room for the missing phrases get the score 2 * NEG_INF.
         """
@@ -320,9 +310,8 @@ def search_again(
 ) -> BeamSearch:
     """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases. Most of its translations contain their phrases already.
-    If no translation with all phrases is found, phrases are added in their order as far as possible. If not
-    even one phrase is possible, the sentence keeps its result.
+    `search` is the finished search without phrases. If no translation with all phrases is found, phrases are
+    added in their order as far as possible.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(

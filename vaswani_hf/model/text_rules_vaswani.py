@@ -85,12 +85,10 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The N sentences of a text, and the N + 1 separators (white space) around them. A line break ends a
-    sentence.
+    """The N sentences of a text and the N + 1 white spaces around them. A line break ends a sentence.
 
     `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. Sentences are not
-    empty and have no surrounding white space. The separator between two Chinese or Japanese sentences is
-    empty.
+    empty and have no surrounding white space.
     """
     sentences: list[str] = []
     separators = [""]
@@ -110,8 +108,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences and N + 1 separators, such as the translations of sentences of
-    `split_sentences`.
+    """The text of N sentences and the N + 1 white spaces around them, the inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.

@@ -80,23 +80,17 @@ logger = logging.get_logger(__name__)
 
 # A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
 TOKENIZING = threading.RLock()
-
 # The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
-
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-
 # The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
 # the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
 # itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
-
 _LENGTHS = {"max_new_tokens", "max_length"}
-
 # The options of `score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
-
 _TAG = re.compile(r">>\S+?<<")
 
 # Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
@@ -249,8 +243,8 @@ class Translation:
         tokens (list): The tokens (str), including `</s>`, without forced tokens.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
-        alignment (str): For each word the source word with the highest attention, in Pharaoh format: "0-0
-            1-2". Each pair is source word - target word. Words count from 0.
+        alignment (str): For each word the source word with the highest attention, in Pharaoh format,
+            such as "0-0 1-2". Each pair is source word - target word, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped. The translation is then empty.
@@ -784,10 +778,9 @@ def results_of_lines(
 ) -> Iterator[Any]:
     """The result of each line of a window. A bad line does not affect the results of other lines.
 
-    `read(line, number)` converts a line to an input of `find`. `find(inputs)` returns a result for each
-    input; it is called once if it raises no error. With `on_error="skip"` the result of a bad line is a
-    `Translation` with an `error`. With "fail" the error of the first bad line is raised after the results of
-    the lines before it. The attribute `line_number` of the error is the number of the line.
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
+    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" its error is raised after
+    the results of the lines before it, with the number of the line as `line_number`.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -1073,10 +1066,8 @@ class Backend(Protocol):
     ) -> list[list[Hypothesis]]:
         """For each of B segments of similar lengths its hypotheses, best first.
 
-        `settings` are arguments of `generate`. The checkpoint's value replaces a missing setting.
-        `with_attention` asks a backend whose `score` cannot compute the attention to store the attention in
-        the hypotheses. If the logits of a segment are not finite, or its settings contradict each other, a
-        `SentenceError` names its text.
+        `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
+        `score` cannot compute the attention. A `SentenceError` names the text that cannot be searched.
         """
         ...
 
@@ -1086,8 +1077,8 @@ class Backend(Protocol):
         """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
 
         The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, averaged over heads. If the logits of a segment are
-        not finite, a `NotFiniteError` names its text.
+        cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
+        text whose logits are not finite.
         """
         ...
 
@@ -1330,8 +1321,8 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 def _name_text(error: Any, segments: list[Segment]) -> None:
     """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
 
-    Test for attributes instead of the class. transformers may load the code of a checkpoint twice, for the
-    model and for the pipeline, and then there are two classes of the same name.
+    Test for attributes, because transformers may load a class of errors twice: for the model and for the
+    pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:
