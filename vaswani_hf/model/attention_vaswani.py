@@ -112,8 +112,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Blocks:
-    """A sequence in N blocks of W queries, each with the C keys near it, for restricted attention (Section
-    4).
+    """A sequence in N blocks of W queries, each with the C keys near it (restricted attention).
 
     The cost grows linearly with the length of the sequence.
     """
@@ -180,8 +179,7 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # An exported graph cannot depend on a number of blocks. A compiled graph can, but cannot read values of
-    # the mask.
+    # Only plain and compiled calls know the number of blocks; exported graphs do not.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -255,8 +253,7 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # A sliding layer for one token would keep all tokens. Therefore a window of 0 needs the plain
-            # layer.
+            # A sliding layer for one token would keep all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -322,8 +319,7 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks of all attentions of a stack. They hide padding, and in the decoder later tokens (Section
-    3.2.3).
+    """The masks of all attentions of a stack: they hide padding, and later tokens in the decoder.
 
     Each mask has the form that the attention's implementation needs. Queries come from `inputs_embeds` [B, T,
     D]. The mask [B, S] is nonzero for real tokens, including cached tokens. With `encoder_hidden_states` [B

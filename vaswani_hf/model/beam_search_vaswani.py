@@ -72,9 +72,7 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
-        V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
 
     def select(self, sentences: torch.Tensor) -> None:
         """Remove all sentences except these [N']."""
@@ -247,8 +245,7 @@ class BeamSearch:
         rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
         excluded: The id of the padding token. No translation contains it.
         reader: Delays reading from the device. None unless a superfluous step has no effect.
-        transformers_compatible: If True, no sentence is removed, and steps record the outputs of
-        transformers.
+        transformers_compatible: If True, keep all sentences, and record the outputs of transformers.
     """
 
     def __init__(
@@ -353,6 +350,7 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
+        """Steps 2 to 4 of the head of this file: choose candidates, finish some of them, close sentences."""
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)
@@ -516,9 +514,7 @@ class BeamSearch:
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations that `_update_finished_scores` has
-        kept.
-        """
+        """Update the tokens and lengths of the finished translations by the indices `kept`."""
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )

@@ -308,8 +308,7 @@ class VaswaniConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Models check again, because fields may have been assigned
-        since.
+        """Check the combination of all fields. Models check it again.
 
         Raises:
             ValueError: If two fields contradict each other.

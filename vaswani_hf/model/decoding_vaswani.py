@@ -314,9 +314,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
-        V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -430,9 +428,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends beam `parents` [N, K]: logits [N, K,
-        V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(

@@ -59,8 +59,7 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value of a mapping or an object is impossible for its field in the dataclass
-    `kind`.
+    """Raise an error if a value is impossible for its field in the dataclass `kind`.
 
     A missing value and None are valid.
     """

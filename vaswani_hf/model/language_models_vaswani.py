@@ -42,8 +42,7 @@ _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The architecture of one stack. The fields are those of [`VaswaniConfig`]; those of the other stack are
-    equal.
+    """The architecture of one stack, with the fields of [`VaswaniConfig`], equal for both stacks.
 
     There is one vocabulary and no cross-attention.
     """

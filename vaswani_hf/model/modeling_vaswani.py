@@ -743,9 +743,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if `TreeAttentionDecoder` may replace `forward`: the model is plain, whole and has additive
-        masks.
-        """
+        """True if `TreeAttentionDecoder` may replace `forward`."""
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
@@ -806,8 +804,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         return embedding
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input [B, T]: labels [B, T] shifted right by one, after the start token (Section
-        3.1).
+        """The decoder's input [B, T]: the start token, then labels [B, T] without the last (Section 3.1).
 
         Raises:
             ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.

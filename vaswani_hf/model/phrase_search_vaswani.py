@@ -1,5 +1,4 @@
-"""Search for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv
-1704.07138).
+"""Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its

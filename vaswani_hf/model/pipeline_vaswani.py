@@ -1,5 +1,4 @@
-"""`pipeline("translation", model=...)`: the pipeline task that transformers 5 removed, for all
-encoder-decoder models.
+"""`pipeline("translation", model=...)`, the task that transformers 5 removed.
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to the dicts of the pipeline. It behaves like the pipeline of transformers 4.
@@ -152,6 +151,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
+        """Translate windows of texts. Yields for each text the list of its results."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -181,6 +181,7 @@ class TranslationPipeline(Pipeline):
         return {"requests": [input_ if isinstance(input_, Request) else Request(input_)]}
 
     def _forward(self, model_inputs, **settings):
+        """Convert the arguments of the call to `TranslationOptions`, and call the translator."""
         ensemble = settings.pop("ensemble", None)
         translator = BaseTranslator(
             self.model,

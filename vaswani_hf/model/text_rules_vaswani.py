@@ -1,5 +1,4 @@
-"""Rules for texts, without a model: where sentences end, which words are aligned, whether a text repeats
-itself.
+"""Rules for texts, without a model: sentences, alignment of words, and loops.
 
 Sentences. The rules know abbreviations, initials, ordinals and quotation marks of European languages and the
 full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed boundary only
@@ -251,8 +250,7 @@ def shift_alignment(alignment: str, num_target: int) -> str:
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
-# The minimum number of repeats in a row of a loop. Normal text repeats a word three times ("very very very"),
-# but not a phrase.
+# The minimum number of repeats in a loop. Normal text repeats a word three times ("very very very").
 _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
@@ -260,8 +258,7 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The longest repeated unit to look for (words or characters). The limit makes the time grow linearly with the
-# text.
+# The longest repeated unit (words or characters). The limit keeps the time linear in the length.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.
