@@ -189,7 +189,7 @@ def window_mask(
         positions = real.cumsum(dim=1) - 1  # [B, S]
     query_positions = positions[:, -length:, None]  # [B or 1, T, 1]
     key_positions = positions[:, None, first_key : first_key + num_keys]  # [B or 1, 1, S]
-    visible = _visible(attention, query_positions, key_positions)  # [B or 1, T, S]
+    visible = _visible_pairs(attention, query_positions, key_positions)  # [B or 1, T, S]
     if real is not None:
         visible = visible & real[:, None, first_key : first_key + num_keys]
     return visible[:, None]
@@ -217,14 +217,16 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
     places = torch.arange(num_keys, device=states.device) - num_before  # [C], 0 is the first query of a block
     query_places = places[num_before : num_before + width, None]  # [W, 1]
-    near = _visible(attention, query_places, places[None])  # [W, C]
+    near = _visible_pairs(attention, query_places, places[None])  # [W, C]
     padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
     real_keys = padded.unfold(1, num_keys, width)  # [B, N, C]
     mask = near & real_keys[:, :, None]  # [B, N, W, C]
     return Blocks(mask.flatten(0, 1).unsqueeze(1), num_before)
 
 
-def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+def _visible_pairs(
+    attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor
+) -> torch.Tensor:
     near = attention.local_mask(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 
@@ -336,7 +338,7 @@ def attention_masks(
         and needs_sync(inputs_embeds)
         and getattr(attention_mask, "ndim", 0) == 2
     ):
-        return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
+        return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
     # With a static cache, or the mask that `generate` creates for it, the mask has the length of the cache.
@@ -363,20 +365,20 @@ def attention_masks(
             elif has_window and not is_flex:
                 made[kind] = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
             else:
-                made[kind] = _library_mask(
+                made[kind] = _transformers_mask(
                     attention, implementation, inputs_embeds, attention_mask, own_cache, encoder_hidden_states
                 )
         masks.append(made[kind])
     return masks
 
 
-def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to read its values."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
 
-def _library_mask(
+def _transformers_mask(
     attention: "VaswaniAttention",
     implementation: str,
     inputs_embeds: torch.Tensor,
@@ -579,12 +581,12 @@ class VaswaniAttention(nn.Module):
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if recorder is not None and self.layer_idx in recorder.layers:
             recorded = self.weights(query, key, attention_mask)
-            recorder.record(self.layer_idx, _unfolded(recorded, num_rows, length))
+            recorder.record(self.layer_idx, _split_beams(recorded, num_rows, length))
         output, weights = self._run_kernel(implementation, query, key, value, attention_mask, **kwargs)
         if output.shape[0] != num_rows:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
         if weights is not None:
-            weights = _unfolded(weights, num_rows, length)
+            weights = _split_beams(weights, num_rows, length)
         return output, weights
 
     def _run_kernel(
@@ -665,7 +667,7 @@ class VaswaniAttention(nn.Module):
         return key, value
 
 
-def _unfolded(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
+def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
     """The weights [B, H, T, S] from weights of B/K rows in which the K beams of a sentence are merged."""
     if weights.shape[0] == num_rows:
         return weights

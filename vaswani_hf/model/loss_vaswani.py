@@ -63,7 +63,7 @@ def rows_per_chunk(device_type: str, num_classes: int) -> int:
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
 
-def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+def _loss_divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
     if num_items is None:
         num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
@@ -85,7 +85,7 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
-    return total / _divisor(labels, num_items)
+    return total / _loss_divisor(labels, num_items)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -171,7 +171,7 @@ def chunked_cross_entropy(
     states = hidden_states.flatten(0, -2)  # [N, D]
     labels = labels.to(hidden_states.device).flatten()  # [N]
     valid = labels != IGNORED_LABEL
-    divisor = _divisor(labels, num_items)
+    divisor = _loss_divisor(labels, num_items)
     if needs_sync(states) or is_tracing(states):
         states = states.masked_fill(~valid[:, None], 0.0)
         labels = labels.clamp(min=0)

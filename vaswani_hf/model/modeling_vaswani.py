@@ -476,7 +476,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         """The output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
         return self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
 
-    def _embedded(
+    def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
         """The embedded tokens [B, T, D] before scaling. `prefix` is for error messages."""
@@ -508,7 +508,7 @@ class VaswaniEncoder(VaswaniStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode the source to `last_hidden_state` [B, S, D]; arguments as in `VaswaniForSeq2SeqLM`."""
-        inputs_embeds = self._embedded(input_ids, inputs_embeds, "")  # [B, S, D]
+        inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
         position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
@@ -558,7 +558,7 @@ class VaswaniDecoder(VaswaniStack):
         output [B, S, D] with its mask. If the cache is empty, padding before the first token is inferred from
         `<pad>`.
         """
-        inputs_embeds = self._embedded(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
+        inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
             past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_tracing(inputs_embeds))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0

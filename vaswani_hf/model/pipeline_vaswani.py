@@ -265,18 +265,20 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
             f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
         )
     if _is_one_text(inputs):
-        prefixes = _column("target_prefix", target_prefix, str, "", None)
-        phrases = _column("must_contain", must_contain, (list, tuple), (), None)
+        prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
+        phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), None)
         return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
-    prefixes = _column("target_prefix", target_prefix, str, "", num_texts)
-    phrases = _column("must_contain", must_contain, (list, tuple), (), num_texts)
+    prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
+    phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
     # Use `map`, because an iterable of texts may have no end.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
 
-def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
+def _one_constraint_per_text(
+    name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
+) -> Iterable[Any]:
     """One constraint per text, from one for all texts or a list with one per text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

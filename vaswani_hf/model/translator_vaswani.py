@@ -54,14 +54,14 @@ from .inputs_vaswani import (
     LINE_ERRORS,
     InvalidInput,
     Request,
+    check_iterable_of_texts,
     check_options,
     check_text,
+    make_requests,
     option,
-    pairs_of,
-    refuse_one_text,
-    requests_of,
     try_parse,
     unwrap,
+    zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
 from .text_rules_vaswani import (
@@ -370,11 +370,11 @@ class BaseTranslator:
             ("must_contain", must_contain),
         ):
             if texts is not None or name == "lines":
-                refuse_one_text(name, texts)
+                check_iterable_of_texts(name, texts)
         chosen = TranslationOptions.of(**options)
         if _gives_records(chosen):
             chosen = replace(chosen, return_scores=True)
-        return self.translate_requests(requests_of(lines, target_prefixes, must_contain), chosen)
+        return self.translate_requests(make_requests(lines, target_prefixes, must_contain), chosen)
 
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
@@ -423,17 +423,17 @@ class BaseTranslator:
             self._warn_of_limit(segments, options)
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
-            self._mend_loops(segments, hypotheses, options)
+            self._search_loops_again(segments, hypotheses, options)
         if options.is_scored:
-            of_segments = iter(self._scored(segments, hypotheses, options))
+            of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
         else:
-            of_segments = map(_unscored, segments, hypotheses)
+            of_segments = map(_without_scores, segments, hypotheses)
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
             if of_text:
                 translations = _joined(list(islice(of_segments, len(of_text))), separators)
             else:
-                translations = self._blank(request, separators, options)
+                translations = self._translate_blank_text(request, separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
@@ -603,7 +603,7 @@ class BaseTranslator:
         # The translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
-    def _mend_loops(
+    def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
         """Step 5: search looping segments again without repetition, and keep results without loops."""
@@ -611,18 +611,18 @@ class BaseTranslator:
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
             may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
-            if may_mend and _loops(segment, found[0]):
+            if may_mend and _is_looping(segment, found[0]):
                 rows_of_size.setdefault(size, []).append(row)
         for size, rows in rows_of_size.items():
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
             for row, found in zip(rows, mended, strict=True):
-                if not _loops(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
                     hypotheses[row] = found
 
     # Steps 6 and 7: from hypotheses to translations of texts.
 
-    def _scored(
+    def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Step 6: for each segment its translations with scores."""
@@ -650,7 +650,7 @@ class BaseTranslator:
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
-    def _blank(
+    def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
         """The translations of a text without words: the target prefix, or the white space of the text."""
@@ -690,11 +690,11 @@ class BaseTranslator:
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
-        refuse_one_text("sources", sources)
-        refuse_one_text("targets", targets)
+        check_iterable_of_texts("sources", sources)
+        check_iterable_of_texts("targets", targets)
         given = {name: value for name, value in options.items() if value is not None}
         chosen = TranslationOptions.of(return_scores=True, **given)
-        return self._score_pairs(pairs_of(sources, targets), chosen)
+        return self._score_pairs(zip_pairs(sources, targets), chosen)
 
     def _score_pairs(
         self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions
@@ -724,7 +724,7 @@ class BaseTranslator:
                     f"but has {length}."
                 )
             hypotheses.append([Hypothesis(ids, text=target)])
-        return [translation for (translation,) in self._scored(segments, hypotheses, options)]
+        return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
         given = (options.generate, self.backend.generation_config)
@@ -741,12 +741,12 @@ class BaseTranslator:
         """Settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
-        defaults = _unset(
+        defaults = _without_set_names(
             DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings}
         )
         if self.backend.max_positions is not None:
             defaults.pop("max_new_tokens", None)
-        return {**_unset({**self.task_settings, **defaults}, settings), **settings}
+        return {**_without_set_names({**self.task_settings, **defaults}, settings), **settings}
 
 
 def _gives_records(options: TranslationOptions) -> bool:
@@ -791,12 +791,12 @@ def results_of_lines(
             errors[number] = error
             if on_error == "fail":
                 break
-    found = _results(good, find, on_error)
+    found = _find_or_bisect(good, find, on_error)
     for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _failed(errors[number], number, on_error) if number in errors else next(found)
+        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
 
 
-def _results(
+def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
     """The results of lines. If `find` raises an error, try each half of the lines to isolate the bad line."""
@@ -804,23 +804,23 @@ def _results(
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:
         if len(lines) == 1:
-            yield _failed(error, lines[0][0], on_error)
+            yield _skip_or_raise(error, lines[0][0], on_error)
             return
         half = len(lines) // 2
-        yield from _results(lines[:half], find, on_error)
-        yield from _results(lines[half:], find, on_error)
+        yield from _find_or_bisect(lines[:half], find, on_error)
+        yield from _find_or_bisect(lines[half:], find, on_error)
     else:
         yield from found
 
 
-def _failed(error: Exception, number: int, on_error: str) -> Translation:
+def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
     if on_error == "skip":
         return Translation("", error=" ".join(str(error).split()))
     error.line_number = number  # type: ignore[attr-defined]
     raise error
 
 
-def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -836,7 +836,7 @@ def batches_by_length(
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
-def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
+def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
     """The translations of a segment, without scores."""
     translations = []
     for hypothesis in hypotheses:
@@ -854,7 +854,7 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None
     return unmet or None
 
 
-def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
+def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
     return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
 
 
@@ -1125,7 +1125,7 @@ class PyTorchBackend:
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
-        prompts = _prompts(segments)
+        prompts = _prompts_of(segments)
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
@@ -1191,14 +1191,16 @@ class PyTorchBackend:
 
     def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
         """`input_ids` and `attention_mask` [B, S] int64, on the model's device."""
-        ids, mask = _padded([segment.token_ids for segment in segments], self.model.config.pad_token_id or 0)
+        ids, mask = _pad_rows(
+            [segment.token_ids for segment in segments], self.model.config.pad_token_id or 0
+        )
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
         """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
-        ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
         arguments = {"decoder_input_ids": ids.to(self.model.device)}
         if not bool(mask.all()):
             arguments["decoder_attention_mask"] = mask.to(self.model.device)
@@ -1263,7 +1265,7 @@ class PyTorchBackend:
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """For each hypothesis its log-probabilities and attention, see `Backend.score`."""
-        labels, _ = _padded([hypothesis.token_ids for hypothesis in hypotheses], 0)
+        labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
         decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
@@ -1282,7 +1284,7 @@ class PyTorchBackend:
         return scores
 
 
-def _prompts(segments: list[Segment]) -> list[list[int]]:
+def _prompts_of(segments: list[Segment]) -> list[list[int]]:
     """For each segment the tokens that its translation begins with: language and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
@@ -1292,7 +1294,9 @@ def _prompts(segments: list[Segment]) -> list[list[int]]:
     return [[*first, *segment.prefix] for segment in segments]
 
 
-def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def _pad_rows(
+    rows: list[list[int]], fill: int, on_the_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
