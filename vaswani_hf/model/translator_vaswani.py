@@ -1173,7 +1173,7 @@ class PyTorchBackend:
             if not self._is_vaswani:
                 raise ValueError(
                     f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
-                    "knows no phrases."
+                    "does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # The translator warns of unmet phrases, because it knows the number of the line.
