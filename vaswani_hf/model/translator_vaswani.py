@@ -415,15 +415,18 @@ class BaseTranslator:
     ) -> list[list[Translation]]:
         """Steps 1 to 7: for each (line number, request) its translations, best first."""
         requests = [request for _, request in lines]
+        # Steps 1 to 3: split, tokenize, cut, and attach constraints.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
+        # Steps 4 and 5: search, and search again for loops.
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
             self._search_loops_again(segments, hypotheses, options)
+        # Steps 6 and 7: score, and join the segments of each text.
         if options.is_scored:
             of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
         else:
