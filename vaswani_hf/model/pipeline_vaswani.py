@@ -109,11 +109,10 @@ class TranslationPipeline(Pipeline):
 
         Returns:
             list or Iterator: For a text a list of its R translations. For a sequence a list with one
-            translation
-                per text, or one list per text if R is not 1. For other iterables an iterator of lists. There
-                are fewer than R translations if the search finds fewer. A translation is a dict with
-                `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict also
-                contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
+                translation per text, or one list per text if R is not 1. For other iterables an iterator of
+                lists. There are fewer than R translations if the search finds fewer. A translation is a dict
+                with `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict
+                also contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
                 translation lacks phrases of `must_contain`, the dict contains `unmet_phrases`.
 
         Raises:
