@@ -311,8 +311,8 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))
     code, _, error = vaswani("train", tmp_path / "text.yaml")
     assert code == 1 and error == (
-        f"vaswani: '{checkpoint}', which `model.init_from` begins with, is a parser, whose target vocabulary is of trees, and cannot "
-        "lend its tokenizers to a recipe of `task: causal_lm`; train new ones with `tokenizer.keep: false`."
+        f"vaswani: '{checkpoint}', the model of `model.init_from`, is a parser with a target vocabulary of trees; its "
+        "tokenizers cannot be used for `task: causal_lm`, so train new ones with `tokenizer.keep: false`."
     )
     assert vaswani("train", tmp_path / "text.yaml", "--keep", "false", "--vocab_size", "300")[0] == 0
     code, _, error = vaswani(
@@ -323,6 +323,6 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     with_part = write(tmp_path / "part.yaml", tokenizer={}, model={"init_from": yaml.safe_load(parts)})
     code, _, error = vaswani("train", with_part, "--output_dir", tmp_path / "other")
     assert code == 1 and error == (
-        f"vaswani: '{tmp_path / 'text'}', which `model.init_from` begins with, has no vocabulary of trees, and cannot lend its "
-        "tokenizers to a recipe of `task: parsing`; train new ones with `tokenizer.keep: false`."
+        f"vaswani: '{tmp_path / 'text'}', the model of `model.init_from`, has no target vocabulary of trees; its "
+        "tokenizers cannot be used for `task: parsing`, so train new ones with `tokenizer.keep: false`."
     )

@@ -143,7 +143,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
     [
         (
             ["--d_model=32"],
-            "`model.d_model` is 32, but '{base}', which `model.init_from` begins with, has 16; leave it out, or begin with "
+            "`model.d_model` is 32, but '{base}', the model of `model.init_from`, has 16; leave it out, or choose "
             "another model.",
         ),
         (
@@ -152,7 +152,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
         ),
         (
             ["--vocab_size=300"],
-            "`tokenizer.vocab_size` is 300, but the tokenizers of '{base}', which `model.init_from` begins with, have 280; leave "
+            "`tokenizer.vocab_size` is 300, but the tokenizers of '{base}', the model of `model.init_from`, have 280; leave "
             "it out, or train new ones with `tokenizer.keep: false`.",
         ),
         (
@@ -271,8 +271,8 @@ def test_a_model_without_the_tag_cannot_go_on_in_both_directions(run, finished, 
     with pytest.raises(ValueError) as caught:
         run("next", f"--init_from={finished}", "--both_directions=true", *AT_REST)
     assert str(caught.value) == (
-        f"`data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of '{finished}', which "
-        "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
+        f"`data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of '{finished}', the "
+        "model of `model.init_from`, have none; train new ones with `tokenizer.keep: false`."
     )
     assert not (tmp_path / "next").exists()
     run(

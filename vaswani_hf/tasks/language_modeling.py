@@ -168,7 +168,7 @@ class LanguageModeling(Task):
         # target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
+            raise ValueError("is a parser with a target vocabulary of trees")
         own = with_form(tokenizer, self.form)
         return own, own
 

@@ -136,7 +136,7 @@ class Parsing(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if not is_tree_tokenizer(target):
-            raise ValueError("has no vocabulary of trees")
+            raise ValueError("has no target vocabulary of trees")
         return source, target
 
     def score_test_split(

@@ -296,7 +296,7 @@ class Translation(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
+            raise ValueError("is a parser with a target vocabulary of trees")
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
 
