@@ -63,7 +63,7 @@ def test_what_is_damaged_of_a_finished_run_is_made_again_to_the_bit(run, copied,
     run("run", "--resume=true")
     said = capsys.readouterr().out
     assert f"{name} " in said
-    assert "made again, but not to the same bytes" not in said
+    assert "made again, but with different bytes" not in said
     assert same_end(copied, expected)
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_without_checkpoints_what_cannot_be_made_again_is_named_and_nothing_is_c
     assert code == 1
     assert sentence == (
         f"The run in '{copied}' is finished, but model.safetensors has 1,000 bytes of {size:,}; tokenizer.json is missing; no "
-        "whole checkpoint is left to make that again from, so restore it from a copy, or choose another `--output_dir`."
+        "whole checkpoint is left to make these files again, so restore them from a copy, or choose another `--output_dir`."
     )
     assert contents(copied) == before
 
@@ -134,8 +134,8 @@ def test_other_weights_than_those_that_a_run_has_ended_with_are_refused(run, vas
     code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}", *AVERAGED, "--resume=true")
     assert code == 1
     assert sentence == (
-        f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than those "
-        "that it had ended with; restore it from a copy, or delete manifest.json to end the run with other weights."
+        f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than "
+        "the finished run had; restore them from a copy, or delete manifest.json to end the run with the other weights."
     )
     assert contents(folder) == before
     # Without them, other files are made again.

@@ -276,7 +276,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         ),
         (
             ["{run}/checkpoint-4", "{broken}"],
-            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; name others, without it.",
+            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; leave it out.",
         ),
         (
             ["{run}/checkpoint-4", "{run}/nothing"],

@@ -160,7 +160,7 @@ def _refuse_another_model(
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:
