@@ -262,12 +262,17 @@ class Translation(Task):
         *,
         new_tokenizers: bool,
     ) -> Corpus:
+        # 1. The text of the splits.
         texts = load_splits(self.load_split, _check_split, data, seed)
+
+        # 2. The tokenizers.
         tags = data.tags
         if new_tokenizers:
             train = partial(train_tokenizers, tags=tags)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
         source_tokenizer, target_tokenizer = load_tokenizers(folder)
+
+        # 3. The token ids.
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
         rate = tokenizer.bpe_dropout
