@@ -376,14 +376,14 @@ class Translation(Task):
             ),
             pipeline="translation",
             toy_use=(
-                "It turns English number words below one million into German ones, to show how the package "
-                "works. It has seen nothing else\nand is good for nothing else."
+                "It translates English number words below one million into German number words. It shows how the "
+                "package works,\nand has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
-                "A translation can be fluent and wrong: words are left out, added, or turned into their "
-                "opposite, names and figures\n  included. Nothing was done against what is offensive or "
-                "one-sided in the training data. Where a mistake does harm, a person\n  has to check."
+                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or changed. "
+                "The training\n  data were not filtered for offensive or one-sided content. If a mistake can do harm, a "
+                "person must check the translation."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
             scores=_score_lines(test),
