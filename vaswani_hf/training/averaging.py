@@ -103,10 +103,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
-        model, tokenizers = (
-            load_model(folders[0], names[0], tuple(KINDS)),
-            load_tokenizers(folders[0], names[0]),
-        )
+        model = load_model(folders[0], names[0], tuple(KINDS))
+        tokenizers = load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
         model.load_state_dict(average_checkpoints(folders, files))

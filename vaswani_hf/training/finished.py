@@ -119,7 +119,8 @@ def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
     """Make the damaged and missing files of a finished run again. Its weights and its results stay equal."""
-    staging, faults = stage_model(model, corpus, folder), faults_of(folder)
+    staging = stage_model(model, corpus, folder)
+    faults = faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
