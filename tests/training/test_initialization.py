@@ -142,7 +142,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 
 ERRORS = """
---init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', which `model.init_from` begins with, has 16; leave it out, or
+--init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave it out, or
 --init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but is 'BASE/nothing'.
 --init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave it out, or
 --init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest one is 'encoder'.
