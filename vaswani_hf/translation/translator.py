@@ -1,4 +1,4 @@
-"""`Translator` of the package: that of `model.translator_vaswani`, with checkpoints by name, and dtype "auto"."""
+"""`Translator`: the base class in model/ extended by loading checkpoints by name, the dtype "auto", and int8."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -17,11 +17,23 @@ from .quantization import check_quantization, quantize
 
 
 class Translator(BaseTranslator):
-    """A model, or several, with the tokenizers; the arguments are those of the base class."""
+    """Translates texts by one model, or by several models whose probabilities are averaged.
 
-    # A checkpoint whose translations are trees is for a `Parser`.
+    `Translator.from_pretrained` loads a checkpoint. The arguments of the constructor are those of the base class.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translator = Translator(VaswaniForSeq2SeqLM(config).eval(), tokenizer, tokenizer)
+        >>> len(list(translator.translate(["A dog sleeps.", "A dog."], num_beams=2, max_new_tokens=5)))
+        2
+    """
+
+    # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
     makes_trees = False
-    # True until the first texts decide between float32 and bfloat16.
+    # True with dtype "auto" until the first texts decide between float32 and bfloat16.
     is_undecided = False
 
     @classmethod
@@ -35,26 +47,27 @@ class Translator(BaseTranslator):
         quantization: str | None = None,
         **hub_kwargs: Any,
     ) -> Self:
-        """The translator of a checkpoint.
+        """Load a checkpoint.
 
         Args:
-            name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
-            device (str, optional): The device; by default a GPU if there is one, but the CPU for int8.
-            ensemble (sequence): More checkpoints, of the same vocabulary.
-            dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 if
-                the device multiplies it in hardware and the first texts have the same translations, else
-                float32. By default that of the checkpoint.
-            quantization (str, optional): "int8" for weights in int8, on the CPU; it needs torchao.
-            **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
-                `local_files_only` and `force_download`, as `snapshot_download` takes them.
+            name_or_path (str): A local folder, or a repository on the Hub as user/name or user/name@revision.
+            device (str, optional): The device, such as "cpu" or "cuda:1". By default a GPU if there is one, but the CPU
+                for int8.
+            ensemble (sequence): The names of more checkpoints with the same vocabulary.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes in
+                bfloat16 if the device multiplies bfloat16 in hardware and the first texts get the same translations as
+                in float32, else in float32. The checkpoint's dtype by default.
+            quantization (str, optional): "int8" for weights in int8, on the CPU. It needs torchao.
+            **hub_kwargs: `revision` (for the repositories whose names have no revision), `token`, `cache_dir`,
+                `local_files_only` and `force_download`, as arguments of `snapshot_download`.
 
         Returns:
-            Translator: In eval mode.
+            Translator: The translator, with its models in eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device, dtype or quantization, if a vocabulary
-                differs, or if a checkpoint is damaged or of another architecture.
-            HubError: If a repository cannot be downloaded, or the download differs from the repository.
+            ValueError: If there is no such checkpoint, device, dtype or quantization, if the vocabularies differ, or if
+                a checkpoint is damaged or has another architecture.
+            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the repository.
         """
         if isinstance(ensemble, str):
             raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
@@ -90,15 +103,15 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Decides between float32 and bfloat16 by the first requests with texts, if that is open."""
+        """With dtype "auto", let the first requests with text decide between float32 and bfloat16."""
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """The requests, after the first of them have decided on the dtype if that is open."""
+        """The same requests. With dtype "auto", the dtype is decided before the first request is returned."""
         requests = iter(requests)
         first: list[Any] = []
-        # Blank lines decide nothing.
+        # Read another window if all lines of the first one are blank, because blank lines decide nothing.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
@@ -106,7 +119,7 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of a name such as "cpu" or "cuda:1"; refuses one that this machine does not have."""
+    """The device with a name such as "cpu" or "cuda:1". Refuses a device that this machine does not have."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
