@@ -1,8 +1,8 @@
 """The 2017 Transformer as a first-class Hugging Face model.
 
-Importing the package registers the models with the Auto classes, and the task "translation" with `pipeline`. `__all__` is
-the public interface. `Parser`, `Translator` and the functions are imported when they are used first, because their
-imports are slow.
+Importing the package registers the models with the Auto classes, and the task "translation" with `pipeline`.
+`__all__` is the public interface. `Parser`, `Translator` and the functions are imported when they are used
+first, because their imports are slow.
 """
 
 import logging
@@ -18,7 +18,8 @@ logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in re
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. They appear at each import if Python writes no bytecode.
+# Hide the warnings about invalid escape sequences in torchao. They appear at each import if Python writes no
+# bytecode.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
@@ -32,8 +33,8 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports it for one function of one quantizer. The import takes a second and
-    prints warnings. In this package, only int8 weights need torchao.
+    If torchao is installed, transformers imports it for one function of one quantizer. The import takes a
+    second and prints warnings. In this package, only int8 weights need torchao.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
@@ -108,20 +109,25 @@ class _NoDefault(dict):
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the Hub or a model."
+            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the "
+            "Hub or a model."
         )
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers does not have them."""
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers does not have
+    them.
+    """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions have no such list.
+    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions have no
+    # such list.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each translation
-    # model, for example T5. Then `pipeline` would require `trust_remote_code` for the saved checkpoint.
+    # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each
+    # translation model, for example T5. Then `pipeline` would require `trust_remote_code` for the saved
+    # checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

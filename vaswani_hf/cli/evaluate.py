@@ -38,7 +38,8 @@ _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 class EvaluateOptions(_SearchFields, ComputingOptions):
     """The options of `vaswani evaluate`.
 
-    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished translations.
+    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished
+    translations.
     """
 
     # `--compare` can name all systems, without a model in front of it.
@@ -51,14 +52,14 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     reference: str | None = None
     """a file with the reference translations of `--source`, line by line (plain or .gz)"""
     trees: str | None = None
-    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1 of a
-    parser on its sentences"""
+    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1
+    of a parser on its sentences"""
     text: str | None = None
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
-    """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares each of
-    them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU, and scores by
-    source length"""
+    """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
+    each of them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU,
+    and scores by source length"""
     picture: str | None = None
     """a new .png file with the comparison: BLEU by source length"""
     tokenize: str = "13a"
@@ -66,8 +67,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     lowercase: bool = False
     """ignore case"""
     split_compounds: bool = False
-    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result is not
-    comparable with sacreBLEU's"""
+    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result
+    is not comparable with sacreBLEU's"""
     comet: str | None = on_command_line(None, metavar="MODEL")
     """compute COMET too, by the command comet-score with this model, such as Unbabel/wmt22-comet-da"""
     output: str | None = None
@@ -120,7 +121,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
         if "/" not in model and not Path(model).exists():
             raise ValueError(
-                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; check its name."
+                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; "
+                "check its name."
             )
         if _is_file(self.model_name) and self.output is not None:
             raise ValueError(
@@ -135,8 +137,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model, or "
-                    "`--trees` to evaluate a parser."
+                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language "
+                    "model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
@@ -148,31 +150,33 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`."
+                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare "
+                "A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
-                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another one, or leave "
-                "out `--compare`."
+                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
+                "one, or leave out `--compare`."
             )
         check_different("--compare", systems)
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
         if unused and all(map(_is_file, systems)):
             raise ValueError(
-                f"`--{unused[0]}` is for a model, but there are finished translations only ({', '.join(systems)}); leave "
-                "it out."
+                f"`--{unused[0]}` is for a model, but there are finished translations only "
+                f"({', '.join(systems)}); leave it out."
             )
 
     def _check_outputs(self) -> None:
         systems = self.systems
         if self.compare and self.output is not None:
             raise ValueError(
-                "`--output` is for the translations of one model; with `--compare` write those of each by `vaswani "
-                "translate --output`, and compare the files."
+                "`--output` is for the translations of one model; with `--compare` write those of each by "
+                "`vaswani translate --output`, and compare the files."
             )
         if self.output is not None and _is_file(systems[0]):
             raise ValueError(
-                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; leave it out."
+                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; "
+                "leave it out."
             )
         if self.picture is not None:
             if not self.compare:
@@ -183,7 +187,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
             if len(systems) > len(COLORS):
                 raise ValueError(
-                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave some out."
+                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave "
+                    "some out."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         inputs |= {
@@ -387,7 +392,10 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _check_checkpoint(name: str) -> None:
-    """Refuse a name that is not a checkpoint before other systems translate. A checkpoint on the Hub is downloaded."""
+    """Refuse a name that is not a checkpoint before other systems translate.
+
+    A checkpoint on the Hub is downloaded.
+    """
     if Path(name).is_dir():
         check_config(Path(name), name)
         return

@@ -1,15 +1,19 @@
 """CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-The settings have the same names and meanings as in `generate`. CTranslate2 differs from our search in these points:
+The settings have the same names and meanings as in `generate`. CTranslate2 differs from our search in these
+points:
 
-- CTranslate2 stops when 2 * `num_beams` translations have finished (`num_beams` with `early_stopping=True`). Our search
-  stops when no better translation is possible. The results differ if a better translation would finish later.
-- CTranslate2 divides scores only by a power of the length. Therefore this backend requests all finished translations, and
-  ranks them with the length penalty and the coverage penalty of our search.
-- CTranslate2 has one length limit for a batch. This backend passes the largest limit, and searches sentences that exceed
-  their own limit again.
-- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 divides their probability among the other tokens.
-- CTranslate2 finds a translation that ends after its target prefix only if `</s>` is the most probable next token.
+- CTranslate2 stops when 2 * `num_beams` translations have finished (`num_beams` with `early_stopping=True`).
+  Our search stops when no better translation is possible. The results differ if a better translation would
+  finish later.
+- CTranslate2 divides scores only by a power of the length. Therefore this backend requests all finished
+  translations, and ranks them with the length penalty and the coverage penalty of our search.
+- CTranslate2 has one length limit for a batch. This backend passes the largest limit, and searches sentences
+  that exceed their own limit again.
+- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 divides their probability among the
+  other tokens.
+- CTranslate2 finds a translation that ends after its target prefix only if `</s>` is the most probable next
+  token.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore only this layer aligns words.
 
 Letters of shapes: B sentences, S source length, T target length with `</s>`, R translations per sentence.
@@ -37,8 +41,8 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With a patience of 2, 1,000 sentences of Multi30k (4 beams) had the same translations as our search, at the same speed.
-# With 1, which is CTranslate2's default, 5 translations differed.
+# With a patience of 2, 1,000 sentences of Multi30k (4 beams) had the same translations as our search, at the
+# same speed. With 1, which is CTranslate2's default, 5 translations differed.
 PATIENCE = 2
 # The supported settings of a search. Other settings are refused.
 _KNOWN_SETTINGS = (
@@ -57,12 +61,15 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """Load a folder that `vaswani export --format ctranslate2` wrote. `dtype` and `quantization` must be None."""
+    """Load a folder that `vaswani export --format ctranslate2` wrote.
+
+    `dtype` and `quantization` must be None.
+    """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise ValueError(
-                f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its "
-                "own."
+                f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` "
+                "gives a folder its own."
             )
     if ensemble:
         raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
@@ -79,13 +86,15 @@ class CTranslate2Backend:
         num_threads (int, optional): The number of CPU threads; by default the number that torch uses.
 
     Raises:
-        ValueError: If CTranslate2 is not installed, or if the folder has no exported model or a damaged model.
+        ValueError: If CTranslate2 is not installed, or if the folder has no exported model or a damaged
+            model.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
+                "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings "
+                "them."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
@@ -149,8 +158,9 @@ class CTranslate2Backend:
 
             # Avoid the seed 2**32 - 1, because CTranslate2 replaces it by a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
-            # Sample in one thread, because each thread has its own random generator with the same seed. With several
-            # threads, the translation of a sentence would depend on the thread that translates the sentence.
+            # Sample in one thread, because each thread has its own random generator with the same seed. With
+            # several threads, the translation of a sentence would depend on the thread that translates the
+            # sentence.
             self._sampler = self._load(1)
             self._seed = None
         return self._sampler or self._translator
@@ -224,11 +234,15 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The settings of a call. Settings that the call does not give are those of the checkpoint, or the defaults."""
+        """The settings of a call.
+
+        Settings that the call does not give are those of the checkpoint, or the defaults.
+        """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
                 raise ValueError(
-                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_KNOWN_SETTINGS)}."
+                    f"`{name}` is no setting of the engine ctranslate2, which has "
+                    f"{', '.join(_KNOWN_SETTINGS)}."
                 )
         chosen = {}
         for name in _KNOWN_SETTINGS:
@@ -250,8 +264,8 @@ class CTranslate2Backend:
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
-                f"`target_prefix` must have fewer tokens than the exported model has positions, {self._num_positions:,}, but "
-                f"has {prefix_length:,}; shorten it."
+                "`target_prefix` must have fewer tokens than the exported model has positions, "
+                f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
         own = tokens_at_most(config, len(segment.token_ids))
@@ -292,7 +306,9 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """The attention of the first target token, by greedy search, because CTranslate2's beam search mixes up sentences here."""
+        """The attention of the first target token, by greedy search, because CTranslate2's beam search mixes
+        up sentences here.
+        """
         results = self._translator.translate_batch(
             source,
             beam_size=1,
@@ -308,12 +324,14 @@ class CTranslate2Backend:
     ) -> list[Hypothesis]:
         """The hypotheses of a sentence, sorted by the score of our search.
 
-        The score is the log-probability of the new tokens divided by the length penalty, plus the coverage penalty.
+        The score is the log-probability of the new tokens divided by the length penalty, plus the coverage
+        penalty.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides the log-probability of the new tokens by the number of all tokens, prefix included.
+            # CTranslate2 divides the log-probability of the new tokens by the number of all tokens, prefix
+            # included.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:

@@ -38,7 +38,8 @@ class CTranslate2Files:
         """Read the files of a folder that `vaswani export` wrote. Refuses missing and damaged files."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
+                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
+                "such model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
@@ -105,7 +106,10 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of one side, sorted by id. Refuses a vocabulary that does not match the model or the tokenizer."""
+    """The tokens of one side, sorted by id.
+
+    Refuses a vocabulary that does not match the model or the tokenizer.
+    """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
     tokens = read_json(folder, file, folder)

@@ -1,4 +1,7 @@
-"""The dtype of a translator. "auto" chooses bfloat16 if bfloat16 is fast and gives the same translations as float32."""
+"""The dtype of a translator.
+
+"auto" chooses bfloat16 if bfloat16 is fast and gives the same translations as float32.
+"""
 
 import copy
 import logging
@@ -17,9 +20,9 @@ from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, ha
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# The number of texts that are translated in both dtypes. A few texts are enough to detect a model for which bfloat16 is
-# not precise enough. More texts would refuse bfloat16 for good models too, because a few of 100 translations differ when
-# two candidates have nearly the same score.
+# The number of texts that are translated in both dtypes. A few texts are enough to detect a model for which
+# bfloat16 is not precise enough. More texts would refuse bfloat16 for good models too, because a few of 100
+# translations differ when two candidates have nearly the same score.
 NUM_COMPARED = 8
 # If several threads use one translator, only the first thread decides on the dtype.
 _DECIDING = threading.Lock()
@@ -53,8 +56,8 @@ def choose_dtype(
             translator.backend = faster.backend
         else:
             logger.warning(
-                f"`dtype` auto: bfloat16 translates {num_same} of the first {len(compared)} texts as float32 does; float32 "
-                "is used."
+                f"`dtype` auto: bfloat16 translates {num_same} of the first {len(compared)} texts as float32 "
+                "does; float32 is used."
             )
         translator.is_undecided = False
 

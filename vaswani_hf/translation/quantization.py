@@ -1,7 +1,9 @@
-"""Linear layers with int8 weights on the CPU. torchao quantizes the weights, and kernels of PyTorch multiply by them.
+"""Linear layers with int8 weights on the CPU. torchao quantizes the weights, and kernels of PyTorch multiply
+by them.
 
-If PyTorch has no such kernel for the processor, torchao multiplies. torchao computes a dozen operations per layer, and on a
-processor without int8 instructions it is much slower than float32 (figures are in scripts/benchmark_generation.md).
+If PyTorch has no such kernel for the processor, torchao multiplies. torchao computes a dozen operations per
+layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
+scripts/benchmark_generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """
@@ -29,17 +31,20 @@ _HARMLESS = {
 }
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
-    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
-    "train it."
+    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to "
+    "save, move, copy or train it."
 )
 # The scale and the zero point by which rows from -1 to 1 are quantized to integers from 1 to 255.
 _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The int8 weight [O, I] of a linear layer. It can only multiply: `product` computes the output of the layer.
+    """The int8 weight [O, I] of a linear layer.
 
-    The weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`, so that fast paths apply to it.
+    It can only multiply: `product` computes the output of the layer.
+
+    The weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`, so that fast paths
+    apply to it.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -64,7 +69,9 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Refuse an unknown quantization, or one that does not work with the dtype, the device or the installed libraries."""
+    """Refuse an unknown quantization, or one that does not work with the dtype, the device or the installed
+    libraries.
+    """
     if quantization is None:
         return
     if quantization != "int8":
@@ -88,8 +95,8 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 def quantize(model: Any) -> Any:
     """Replace the weights of all linear layers of a model by int8 weights. Returns the same model.
 
-    The model must be in float32 and on the CPU. Embeddings stay in float32, also an embedding that shares its weight
-    with the output layer.
+    The model must be in float32 and on the CPU. Embeddings stay in float32, also an embedding that shares its
+    weight with the output layer.
     """
     kernel = _kernel()
     for module in model.modules():
@@ -99,11 +106,14 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """The function that makes the product for a quantized weight; None if torchao must multiply on this processor."""
+    """The function that makes the product for a quantized weight; None if torchao must multiply on this
+    processor.
+    """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Use oneDNN with AMX, because FBGEMM does not use AMX. On AVX2, oneDNN takes as long as FBGEMM for a batch and twice
-    # as long for one sentence. FBGEMM needs quantized tensors, which newer versions of PyTorch may not have.
+    # Use oneDNN with AMX, because FBGEMM does not use AMX. On AVX2, oneDNN takes as long as FBGEMM for a
+    # batch and twice as long for one sentence. FBGEMM needs quantized tensors, which newer versions of
+    # PyTorch may not have.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -118,7 +128,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Without VNNI, the processor adds two products in 16 bits. Use 7 bits per weight, so that the sum cannot overflow.
+    # Without VNNI, the processor adds two products in 16 bits. Use 7 bits per weight, so that the sum cannot
+    # overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -126,10 +137,12 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 
 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The output [..., O] of a linear layer for states [..., I]. `multiply` multiplies rows [R, I] by the weight.
+    """The output [..., O] of a linear layer for states [..., I].
 
-    Each row is divided by its own largest value before it is quantized, so that the result of a row does not depend on
-    the other rows of the batch.
+    `multiply` multiplies rows [R, I] by the weight.
+
+    Each row is divided by its own largest value before it is quantized, so that the result of a row does not
+    depend on the other rows of the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -139,7 +152,9 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by FBGEMM."""
+    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
+    FBGEMM.
+    """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -155,7 +170,9 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by oneDNN."""
+    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
+    oneDNN.
+    """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE

@@ -1,4 +1,4 @@
-"""`Translator`: the base class in model/ extended by loading checkpoints by name, the dtype "auto", and int8."""
+"""`Translator`: adds checkpoints by name, the dtype "auto" and int8 weights to the base class in model/."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -19,7 +19,8 @@ from .quantization import check_quantization, quantize
 class Translator(BaseTranslator):
     """Translates texts by one model, or by several models whose probabilities are averaged.
 
-    `Translator.from_pretrained` loads a checkpoint. The arguments of the constructor are those of the base class.
+    `Translator.from_pretrained` loads a checkpoint. The arguments of the constructor are those of the base
+    class.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -51,23 +52,24 @@ class Translator(BaseTranslator):
 
         Args:
             name_or_path (str): A local folder, or a repository on the Hub as user/name or user/name@revision.
-            device (str, optional): The device, such as "cpu" or "cuda:1". By default a GPU if there is one, but the CPU
-                for int8.
+            device (str, optional): The device, such as "cpu" or "cuda:1". By default a GPU if there is one,
+                but the CPU for int8.
             ensemble (sequence): The names of more checkpoints with the same vocabulary.
-            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes in
-                bfloat16 if the device multiplies bfloat16 in hardware and the first texts get the same translations as
-                in float32, else in float32. The checkpoint's dtype by default.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
+                in bfloat16 if the device multiplies bfloat16 in hardware and the first texts get the same
+                translations as in float32, else in float32. The checkpoint's dtype by default.
             quantization (str, optional): "int8" for weights in int8, on the CPU. It needs torchao.
-            **hub_kwargs: `revision` (for the repositories whose names have no revision), `token`, `cache_dir`,
-                `local_files_only` and `force_download`, as arguments of `snapshot_download`.
+            **hub_kwargs: `revision` (for the repositories whose names have no revision), `token`,
+                `cache_dir`, `local_files_only` and `force_download`, as arguments of `snapshot_download`.
 
         Returns:
             Translator: The translator, with its models in eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device, dtype or quantization, if the vocabularies differ, or if
-                a checkpoint is damaged or has another architecture.
-            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the repository.
+            ValueError: If there is no such checkpoint, device, dtype or quantization, if the vocabularies
+                differ, or if a checkpoint is damaged or has another architecture.
+            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the
+                repository.
         """
         if isinstance(ensemble, str):
             raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
@@ -81,7 +83,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs it."
+                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs "
+                    "it."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
@@ -133,13 +136,13 @@ def checked_device(name: str) -> torch.device:
 def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None:
     if makes_trees and not is_asked_for_trees:
         raise ValueError(
-            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, and by `Parser` "
-            "of vaswani_hf.parsing."
+            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, "
+            "and by `Parser` of vaswani_hf.parsing."
         )
     if is_asked_for_trees and not makes_trees:
         raise ValueError(
-            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani translate`, and by "
-            "`Translator` of vaswani_hf.translation."
+            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani "
+            "translate`, and by `Translator` of vaswani_hf.translation."
         )
 
 
@@ -147,6 +150,6 @@ def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: t
     for tokenizer, other in zip(tokenizers, others, strict=True):
         if tokenizer.get_vocab() != other.get_vocab():
             raise ValueError(
-                f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has another one "
-                f"({len(tokenizer):,} and {len(other):,} entries)."
+                f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has "
+                f"another one ({len(tokenizer):,} and {len(other):,} entries)."
             )

@@ -30,9 +30,10 @@ def translate_in_processes(
 ) -> Iterator[Any]:
     """Translations in the order of the requests. Each window of requests goes to one of several processes.
 
-    `load` is picklable and loads the translator in each process. The threads of this process are divided among the
-    processes. The processes end with the iterator, so close an iterator that is not read to its end. A script must call
-    this function under `if __name__ == "__main__":`, because the processes import the script.
+    `load` is picklable and loads the translator in each process. The threads of this process are divided
+    among the processes. The processes end with the iterator, so close an iterator that is not read to its
+    end. A script must call this function under `if __name__ == "__main__":`, because the processes import the
+    script.
     """
     windows = _windows(iter(requests), options.window, first_line)
     # Load no model if there is no text.
@@ -53,8 +54,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C sends SIGINT to all processes of a terminal. The started processes ignore SIGINT, because this process ends
-    # them.
+    # Ctrl-C sends SIGINT to all processes of a terminal. The started processes ignore SIGINT, because this
+    # process ends them.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -72,7 +73,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """The main function of a process: translate the windows from a connection until the connection is closed."""
+    """The main function of a process: translate windows from a connection until the connection is closed."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -126,7 +127,8 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Return finished translations before reading more requests, because reading may wait for a user who types.
+            # Return finished translations before reading more requests, because reading may wait for a user
+            # who types.
             translations, failure = finished.pop(num_given)
             yield from translations
             if failure is not None:
@@ -166,6 +168,6 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], E
 def _error_of_dead_process(process: BaseProcess) -> ChildProcessError:
     process.join(timeout=5)
     return ChildProcessError(
-        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, use fewer "
-        "`--workers` or a smaller `--tokens_per_batch`."
+        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, "
+        "use fewer `--workers` or a smaller `--tokens_per_batch`."
     )
