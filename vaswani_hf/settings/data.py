@@ -153,10 +153,10 @@ class CorpusData(DataSettings):
     test_split: str | None = "test"
     """The name of the dataset's split for the scores at the end. Null means no scores."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
-    """A weight for each entry of the list of training files. An epoch has each example of a corpus so many
-    times on average. With 0.25, each epoch has a random quarter of the corpus. With 2.5, each epoch has the
-    corpus twice, and a random half of the corpus a third time. The tokenizer is trained on each corpus
-    once."""
+    """A weight for each entry of the list of training files: the number of times that an epoch has each
+    example of that corpus, on average. With 0.25, each epoch has a random quarter of the corpus. With 2.5,
+    each epoch has the corpus twice, and a random half of the corpus a third time. The tokenizer is trained on
+    each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""
 
