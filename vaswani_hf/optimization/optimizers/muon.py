@@ -16,8 +16,8 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If the smaller side of a matrix has at least this size, bfloat16 is faster than float32 for the iteration.
-# Measured with AVX512-BF16 (scripts/benchmark_bf16.md); AMX, Arm and GPUs were not measured.
+# If the smaller side of a matrix has at least this size, bfloat16 is faster than float32 for the iteration. Measured
+# with AVX512-BF16 (scripts/benchmark_bf16.md); AMX, Arm and GPUs were not measured.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
