@@ -255,7 +255,7 @@ def _open_closed_streams() -> None:
 def _discard_lost_output() -> bool:
     """True if standard output cannot be written any more.
 
-    Then Python's flush at exit writes to the null device.
+    In this case, Python's flush at exit writes to the null device.
     """
     try:
         if sys.stdout is not None:

@@ -1,5 +1,4 @@
-"""`vaswani distill`: translates the training sources of a recipe by a teacher, as training pairs for a
-student.
+"""`vaswani distill`: translates the training sources of a recipe with a teacher model, for a student model.
 
 This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
 trained on the translations that the teacher's search finds. Each line of the output is one pair in JSON. The
@@ -160,7 +159,7 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """The tag for one teacher. Refuses a teacher of other languages."""
+    """The tag that one teacher needs. Refuses a teacher of other languages."""
     from ..recipe.loading import readable_record
 
     if engine == "ctranslate2":

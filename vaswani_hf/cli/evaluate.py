@@ -83,7 +83,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
     @property
     def systems(self) -> list[str]:
-        """The names of the systems. The first one is the baseline."""
+        """The names of the systems. The first system is the baseline."""
         return [*([] if self.model is None else [self.model_name]), *self.compare]
 
     @property
@@ -283,7 +283,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in models if options.compare else []:
         _check_checkpoint(name)
     if options.comet is not None and models:
-        # Fail before a model translates for hours if the model of COMET is not available.
+        # Score one sentence first. If the model of COMET is not available, fail before a model translates for
+        # hours.
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
         output = picture = None
@@ -301,7 +302,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
         try:
-            # A full disk costs no scores.
+            # Print the scores first, because the disk may be full.
             _print_scores(options, scores, as_text)
         finally:
             if output is not None:
@@ -358,16 +359,18 @@ def _score_one(
     from ..translation.translator import Translator
 
     (name,) = options.systems
-    record = None
+    task = TASKS["translation"]
     translator = None
     if name not in finished:
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         record = readable_record(recipe_file(Path(translator.model.name_or_path)))
-    task = TASKS["translation" if record is None else record.task]
-    given = {
-        key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
-    }
-    settings = task.evaluation_settings.load(given, "--")
+        # `--split_compounds` asks for BLEU, also if the task has other scores.
+        if record is not None and not options.split_compounds:
+            task = TASKS[record.task]
+    given = options.given()
+    scoring: dict[str, Any] = {key: given[key] for key in ("tokenize", "lowercase") if key in given}
+    # Fail before the model translates if the task does not have these settings.
+    settings = task.evaluation_settings.load(scoring, "--")
     if translator is None:
         translations = finished[name]
         measured: dict[str, Any] = {"sentences": len(sources)}
@@ -375,7 +378,6 @@ def _score_one(
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
     if options.split_compounds:
-        # Only BLEU has this option.
         scores: dict[str, Any] = score_translations(translations, references, **options.scoring)
     else:
         scores = task.score_outputs(translations, references, settings)
@@ -408,7 +410,7 @@ def _check_checkpoint(name: str) -> None:
 def _comet(
     options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """The COMET scores, or the error. The other scores are printed before the error is raised."""
+    """The COMET scores, or the error of COMET, which is raised after the other scores are printed."""
     if options.comet is None:
         return None, None
     try:

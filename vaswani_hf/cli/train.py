@@ -22,7 +22,7 @@ def run(options: RecipeOptions) -> None:
     from ..training.run import train
 
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
-    # it.
+    # the main process.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
     with redirect_stderr(Outliving(sys.stderr)):
         train(recipe)

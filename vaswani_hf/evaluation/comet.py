@@ -74,12 +74,13 @@ def comet_scores(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # The command also ends lines at carriage returns.
+    # Replace all white space by spaces, because comet-score also ends a line at a carriage return.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # Its bars are for a terminal; elsewhere, and after an error, its last line is enough.
+    # On a terminal, comet-score shows its progress bars. Otherwise they go to the log, and an error shows the
+    # last line.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

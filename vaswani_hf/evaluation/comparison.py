@@ -18,8 +18,8 @@ RESAMPLES = 1000
 TRIALS = 10_000
 # The smallest number of differing sentences for a p-value. If m sentences differ, the randomization test
 # cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges give the observed difference.
-# This limit is 0.002 for m = 10. sacreBLEU does not count equal differences, and would report p = 0.0001 for
-# m = 1.
+# The smallest p-value is 0.002 for m = 10. sacreBLEU does not count equal differences, and would report p =
+# 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
 # The largest number of sentences, because sacreBLEU needs 8 bytes per sentence and trial: 1.6 GB for 20,000
 # sentences.
@@ -27,7 +27,7 @@ MOST_SENTENCES = 20_000
 # The largest number of words in each bucket except the last one, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
+# Use the colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]

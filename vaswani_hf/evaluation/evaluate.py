@@ -103,7 +103,7 @@ def evaluate(
     measured = translate_and_measure(model, sources, references, **options)
     scores = score_translations(
         measured["translations"],
-        # A line of a corpus may end in spaces. They are not part of the sentence.
+        # Remove outer spaces, because a line of a corpus may end in spaces.
         [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,

@@ -1,7 +1,7 @@
 """Loading a recipe from YAML files and from the command line.
 
-A recipe can extend another recipe. Its own keys replace the keys of the extended recipe, and the keys of the
-command line replace both.
+A recipe can extend another recipe. The keys of the file replace the keys of the extended recipe. The keys of
+the command line replace the keys of all files.
 """
 
 import os
@@ -96,7 +96,7 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """The keys of a file, merged with the keys of the file that it extends.
 
-    `extending` are the files that led to this file. Each of them extends the next one.
+    `extending` are the files that led to this file. Each file in `extending` extends the next file.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     for section in SECTIONS if extending else ():
@@ -222,7 +222,7 @@ def _unknown_key(
 ) -> str:
     """The error for an unknown key.
 
-    It names the same key in other sections, or the nearest of the candidates.
+    The error names the same key in other sections, or the nearest candidate.
     """
     hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
     hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"

@@ -1,8 +1,8 @@
 """The recipe that a run recorded, and its published form.
 
 The published form names files without their folders, and no repository of its owner. The card and the
-repository show the published form. A resumed run compares it with its own, because the run may continue on
-another machine.
+repository show the published form. A resumed run compares the published forms of its recipe and of the
+recorded recipe, because the run may continue on another machine.
 """
 
 import os

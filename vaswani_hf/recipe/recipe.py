@@ -1,6 +1,6 @@
 """`Recipe`: all settings of one run.
 
-Each task has its own class of recipes, because its sections have other keys.
+Each task has its own class of recipes, because the keys of the sections depend on the task.
 """
 
 from functools import cache
@@ -36,7 +36,8 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # pickle cannot find the class of the task's recipes, because it is not an attribute of this module.
+        # pickle cannot find the class of the task's recipes, because the class is not an attribute of this
+        # module.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:

@@ -16,7 +16,7 @@ SMALLEST_VOCABULARY = 260
 class TokenizerSettings(Settings):
     """The byte-level BPE tokenizers.
 
-    A run trains them on the training text, or keeps those of `model.init_from`.
+    A run trains the tokenizers on the training text, or keeps the tokenizers of `model.init_from`.
     """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY)
@@ -158,11 +158,12 @@ class DecodingSettings(Settings):
     """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha.
     """
     max_length_a: float = Field(1.0, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The factor a of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length_b: int = Field(50, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The number b of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length: int | None = Field(None, gt=0)
-    """The largest number of tokens of a translation, the start token included. Null sets no such limit."""
+    """The largest number of tokens of a translation, the start token included. Null sets no limit on the
+    number of tokens."""
     early_stopping: bool = False
     """Stop the search of a sentence as soon as it has `num_beams` complete translations."""
 
@@ -176,7 +177,7 @@ class DecodingSettings(Settings):
 
 
 class NoDecoding(Settings):
-    """The section of a task whose model makes no outputs by a search. The section has no keys."""
+    """The section `decoding` of a task without a search, such as language modelling. It has no keys."""
 
     max_length: ClassVar[None] = None
 
@@ -194,7 +195,7 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
         return None
 
     def check_tokenizer(self) -> None:
