@@ -18,7 +18,8 @@ from torch import nn
 
 from ..processor import capability
 
-# `Int8Weight` has no values. It permits these methods, and all attributes except those in `_VIEWS`.
+# `Int8Weight` has no values. Therefore it permits only these methods, and all attributes except those in
+# `_VIEWS`.
 _HARMLESS = {
     "dim",
     "size",

@@ -22,7 +22,7 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """The loss of two passes. A run computes it instead of the loss of the model.
+    """The loss of two passes. A run computes this loss instead of the loss of the model.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
