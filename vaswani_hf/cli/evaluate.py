@@ -359,18 +359,18 @@ def _score_one(
     from ..translation.translator import Translator
 
     (name,) = options.systems
-    task = TASKS["translation"]
+    record = None
     translator = None
     if name not in finished:
         translator = Translator.from_pretrained(name, options.device, **options.precision)
-        record = readable_record(recipe_file(Path(translator.model.name_or_path)))
-        # `--split_compounds` asks for BLEU, also if the task has other scores.
-        if record is not None and not options.split_compounds:
-            task = TASKS[record.task]
-    given = options.given()
-    scoring: dict[str, Any] = {key: given[key] for key in ("tokenize", "lowercase") if key in given}
-    # Fail before the model translates if the task does not have these settings.
-    settings = task.evaluation_settings.load(scoring, "--")
+        # `--split_compounds` asks for BLEU, also if the task of the checkpoint has other scores.
+        if not options.split_compounds:
+            record = readable_record(recipe_file(Path(translator.model.name_or_path)))
+    task = TASKS["translation" if record is None else record.task]
+    given: dict[str, Any] = {
+        key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
+    }
+    settings = task.evaluation_settings.load(given, "--")
     if translator is None:
         translations = finished[name]
         measured: dict[str, Any] = {"sentences": len(sources)}

@@ -1,9 +1,8 @@
 """Options that several commands share: the model, the device, the search, the processes.
 
-Each command has a class derived from `Options`. A field has a type, a default, a range, and its help as the
-string beneath it. A validator of the class checks options that depend on each other. The options of a
-translation come from the dataclasses of `model.options_vaswani`, because `Translator` and the pipeline use
-these dataclasses too.
+Each command has a class derived from `Options`. A field has a type, a default, a range, and its help as the string
+beneath it. A validator of the class checks options that depend on each other. The options of a translation come from
+the dataclasses of `model.options_vaswani`, because `Translator` and the pipeline use these dataclasses too.
 """
 
 import dataclasses
