@@ -1,7 +1,7 @@
 """CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-The settings have the same names and meanings as in `generate`. CTranslate2 differs from our search in these
-points:
+`convert.ctranslate2` writes the folder; the other backend is in `model.backend_vaswani`. The settings have
+the names and meanings that they have in `generate`. CTranslate2 differs in these points:
 
 - CTranslate2 stops when 2 * `num_beams` translations have finished (`num_beams` with `early_stopping=True`).
   Our search stops when no better translation is possible. The results differ if a better translation would
@@ -78,7 +78,7 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A backend of `Translator`: a CTranslate2 model with its tokenizers and generation settings.
+    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `backend_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
