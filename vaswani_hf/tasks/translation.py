@@ -206,7 +206,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -310,7 +310,7 @@ class Translation(Task):
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # A line of a corpus may end in spaces. They are not part of the sentence.
+        # Remove outer spaces, because a line of a corpus may end in spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
