@@ -229,6 +229,6 @@ def test_the_card_says_what_the_final_weights_are(run):
     folder = run("run", "--ema_decay=0.9", "--max_steps=4", "--average_checkpoints=2", "--save_steps=2")
     card = str(model_card(folder, "user/new"))
     assert (
-        "| moving average (decay 0.9) of the weights; of it mean of the checkpoints of the steps 2, 4 |"
+        "| moving average (decay 0.9) of the weights: mean of the checkpoints of the steps 2, 4 |"
         in card
     )

@@ -226,7 +226,7 @@ def test_the_card_names_the_folder_of_a_base_model_without_its_path(run, finishe
     base = shutil.copytree(finished, tmp_path / "first", ignore=shutil.ignore_patterns("checkpoint-*"))
     folder = run("next", f"--init_from={base}", *AT_REST)
     card = model_card(folder, "user/name").content
-    words = "It began with the weights of another model, which its run knows as `first`; what that one was\ntrained on"
+    words = "Its training started from the weights of another model, `first`. The data of that model\nis not listed below."
     assert words in card
     assert str(tmp_path) not in card
 
@@ -249,7 +249,7 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, finished, tmp_path
         in card
     )
     assert (
-        "480 of 480 sentence pairs, where each pair counts twice, once for each direction, the corpora 0.25 and 3 times"
+        "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
         in card
     )
     with pytest.raises(

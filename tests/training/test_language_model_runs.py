@@ -220,7 +220,7 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
         )
     recorded = load_recipe(folder / "recipe.yaml").model.init_from
     assert recorded.by_stack() == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
-    assert "It began with the weights of another model" in str(model_card(folder, "user/name"))
+    assert "Its training started from the weights of another model" in str(model_card(folder, "user/name"))
 
 
 @tasks

@@ -112,9 +112,9 @@ def push(
 ) -> str:
     """Push a checkpoint in one commit, download it again, and compare the two.
 
-    The repository is created if it does not exist. The checkpoint and the rights of the user are checked before
-    that; huggingface_hub validates the metadata of the card before it uploads anything. A push that fails leaves
-    the branch as it was and can be repeated. The folder of the checkpoint is only read.
+    The repository is created if it does not exist. The checkpoint and the rights of the user are checked
+    before that; huggingface_hub validates the metadata of the card before it uploads anything. A push that
+    fails leaves the branch as it was and can be repeated. The folder of the checkpoint is only read.
 
     Args:
         checkpoint (str or Path): A folder as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it
@@ -359,8 +359,8 @@ def upload(
 ) -> tuple[CommitInfo, bool]:
     """Push a folder in one commit; create the repository and the branch if they do not exist.
 
-    The commit deletes files of the repository that match `replaced` and that the folder does not have. The second
-    result is False if nothing has changed; the first one is then the newest commit.
+    The commit deletes files of the repository that match `replaced` and that the folder does not have. The
+    second result is False if nothing has changed; the first one is then the newest commit.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
@@ -427,7 +427,9 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have equal ones."""
+    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have
+    equal ones.
+    """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None

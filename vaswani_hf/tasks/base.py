@@ -49,6 +49,7 @@ class CardWords:
         ability: The rest of the first sentence.
         example: An input for the snippets.
         pipeline: The task of `pipeline` that uses the model; None if no pipeline does.
+        is_translator: True if the output of the pipeline is a translation.
         snippet: Code that shows the output for the example, for a model without a pipeline.
         snippet_note: What a user of the snippets has to know.
         toy_use: What the model is good for, if the package makes its corpus.
@@ -68,6 +69,7 @@ class CardWords:
     ability: str
     example: str
     pipeline: str | None = None
+    is_translator: bool = False
     snippet: str = ""
     snippet_note: str = ""
     toy_use: str = ""

@@ -364,6 +364,7 @@ class Translation(Task):
                 else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
             ),
             pipeline="translation",
+            is_translator=True,
             toy_use=(
                 "It turns English number words below one million into German ones, to show how the package "
                 "works. It has seen nothing else\nand is good for nothing else."
