@@ -130,12 +130,12 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
     if recipe.task != "translation":
         raise ValueError(
-            f"runs are compared by BLEU, which `task: {recipe.task}` has none of; list recipes of translation."
+            f"runs are compared by BLEU, but `task: {recipe.task}` has no BLEU; list recipes of translation."
         )
     if not data.files("validation") and (data.dataset is None or data.validation_split is None):
         raise ValueError(
-            "`data.validation_source` and `data.validation_target`, which runs are compared by, must be given, but are not (nor "
-            "`data.validation_pairs` or a `data.dataset` with a `data.validation_split`)."
+            "runs are compared on the validation split; give `data.validation_source` and `data.validation_target`, "
+            "`data.validation_pairs`, or a `data.dataset` with a `data.validation_split`."
         )
     kinds = ("source", "target", "pairs", "split")
     return recipe.replace(
@@ -217,7 +217,7 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
     for name, result in results.items():
         what = changes(recipes[name], first)
         if isinstance(result, str):
-            lines.append(f"| {name} | {_cell(what)} | has not ended: {_cell(result)} |||||||")
+            lines.append(f"| {name} | {_cell(what)} | failed: {_cell(result)} |||||||")
             continue
         training, scores = result["training"], result["test"]
         decoding: Any = recipes[name].decoding

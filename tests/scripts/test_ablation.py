@@ -67,7 +67,7 @@ def test_a_failed_run_does_not_stop_the_other_runs(first_time, folder):
     names = [line.split(" | ")[0].strip("| ") for line in lines[2:6]]
     assert names == ["plain", "simcut", "impossible", "further"]
     assert "| seed 2, simcut_alpha 3.0, ema_decay 0.5 |" in lines[3]
-    assert "has not ended: `training.report_to`" in lines[4]
+    assert "failed: `training.report_to`" in lines[4]
     assert "init_from simcut" in lines[5] and "max_steps 2" in lines[5]
     assert (folder / "runs" / "list.png").read_bytes().startswith(b"\x89PNG")
 
@@ -118,8 +118,8 @@ def test_an_interrupted_list_is_continued(ablation, words, tmp_path, monkeypatch
             "recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}",
             "The run `a` in '{}': `--simcut_alfa` is no key",
         ),
-        ("recipe: texts.yaml\nruns: {a: {}}", "`task: causal_lm` has none of; list recipes of translation."),
-        ("recipe: numbers.yaml\nruns: {a: {}}", "which runs are compared by, must be given"),
+        ("recipe: texts.yaml\nruns: {a: {}}", "`task: causal_lm` has no BLEU; list recipes of translation."),
+        ("recipe: numbers.yaml\nruns: {a: {}}", "runs are compared on the validation split; give `data.validation_source`"),
     ],
 )
 def test_an_invalid_list_is_refused_before_the_training(ablation, folder, tmp_path, content, message, capsys):

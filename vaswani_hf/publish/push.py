@@ -73,16 +73,7 @@ _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14
 
 @dataclass(frozen=True)
 class Destination:
-    """A place on the Hub to push to.
-
-    Attributes:
-        repo_id: user/name.
-        private: Create the repository as a private one. An existing public repository is refused.
-        revision: A branch or refs/pr/N, main by default. A branch that does not exist is created from main.
-        create_pr: Open a pull request instead of changing the branch.
-        tag: The name of a new tag for the commit.
-        token: The default is the token in HF_TOKEN or the one stored by `hf auth login`.
-    """
+    """A place on the Hub to push to. The arguments of `push` explain the fields."""
 
     repo_id: str
     private: bool = False
