@@ -112,7 +112,7 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
     assert load_recipe(folder / "recipe.yaml").model.init_from == str(moved)
     # The card names the folder without its path.
     card = model_card(folder, "user/name").content
-    words = "It began with the weights of another model, which its run knows as `base`; what that one was\ntrained on"
+    words = "Its training started from the weights of another model, which its run knows as `base`; what that one was\ntrained on"
     assert words in card
     assert str(tmp_path) not in card
 
@@ -205,7 +205,7 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
     card = model_card(base, "user/name").content
     also = "`en` to `de`. It also translates from `de` to `en`, where the text\nbegins with `>>en<<` and a space."
     assert also in card
-    counted = "480 of 480 sentence pairs, where each pair counts twice, once for each direction, the corpora 0.25 and 3 times"
+    counted = "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
     assert counted in card
     refused = r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
     with pytest.raises(ValueError, match=refused):

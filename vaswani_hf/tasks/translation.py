@@ -362,6 +362,7 @@ class Translation(Task):
                 else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
             ),
             pipeline="translation",
+            is_translator=True,
             toy_use=(
                 "It translates English number words below one million into German number words. It shows how the "
                 "package works,\nand has no other use."
