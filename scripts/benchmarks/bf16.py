@@ -1,25 +1,25 @@
-"""Speed of bfloat16 against float32 on this machine: whole training steps by shape, and Muon's products by the shape of a matrix.
+"""Speed of bfloat16 against float32: whole training steps by shape, and the products of Muon by the size of a matrix.
 
-    python scripts/benchmarks/bf16.py [--threads 1 2] [--pairs 7] [--shapes numbers.yaml d256] [--part steps products]
+    python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
 
-Prints one line per measurement: the medians of both times, and the median and the range of the ratios float32 / bfloat16. Each
-ratio is that of two measurements that follow each other, because other work may run on the machine. The steps are those of the
-trainer of `vaswani train`, on the corpus of number words. Logs are in bf16.md.
+Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are those of
+`vaswani train` on the corpus of number words. The log is bf16.md.
 """
 
 import argparse
 import contextlib
 import io
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from timing import in_turns, print_header, print_times, seconds_of, synchronize
+from training_peers.turns import Shape
+from training_peers.vaswani import sizes
 from transformers import TrainerCallback
 from transformers.utils import logging
 
@@ -31,101 +31,82 @@ from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
-# The steps of a training before its steps are measured.
-WARM_UP = 3
-# A measurement takes about this many seconds.
+WARM_UP_STEPS = 3
+# A measurement of steps ends after this many seconds.
 SECONDS = 0.5
+# The batches of a step in the two recipes. Other shapes have one batch per step.
+ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
-@dataclass
-class Shape:
-    """The shape of a model, the positions of a batch on each side, and the batches of a step."""
-
-    name: str
-    d_model: int
-    ffn_dim: int
-    layers: int
-    vocab_size: int
-    positions: int
-    accumulation: int = 1
-
-
-def shapes() -> list[Shape]:
-    """The shapes that are measured: those of two recipes, and a grid of widths, vocabularies and batches."""
-    found = [
-        Shape("numbers.yaml", 128, 256, 2, 500, 512, accumulation=2),
-        Shape("multi30k_en_de.yaml", 128, 256, 4, 10000, 4096, accumulation=2),
-    ]
-    for d_model in (32, 64, 128, 256, 512):
-        for vocab_size in (500, 10000):
-            for positions in (512, 4096):
-                name = f"d{d_model}_v{vocab_size}_b{positions}"
-                found.append(Shape(name, d_model, 4 * d_model, 2, vocab_size, positions))
+def shapes() -> dict[str, Shape]:
+    """The shapes of two recipes, and a grid of widths, vocabularies and batch sizes."""
+    found = {
+        "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
+        "multi30k_en_de.yaml": Shape(128, 256, 4, 4, 10000, 4096, turn=0),
+    }
+    for width in (32, 64, 128, 256, 512):
+        for vocabulary in (500, 10000):
+            for tokens in (512, 4096):
+                shape = Shape(width, 4 * width, 2, width // 32, vocabulary, tokens, turn=0)
+                found[f"d{width}_v{vocabulary}_b{tokens}"] = shape
     return found
 
 
 class _EnoughStepsError(Exception):
-    """All steps of a measurement are done."""
+    """The steps of a measurement take `SECONDS` together."""
 
 
 class _StepTimes(TrainerCallback):
-    """The seconds of the steps of a training after its warm-up; it ends the training when they add up to `SECONDS`."""
+    """Notes the end of each step, and ends the training after `SECONDS`."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Notes the time."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize()
         self.ends.append(time.perf_counter())
-        if len(self.ends) > WARM_UP + 1 and self.ends[-1] - self.ends[WARM_UP - 1] > SECONDS:
+        if len(self.ends) > WARM_UP_STEPS + 1 and self.ends[-1] - self.ends[WARM_UP_STEPS - 1] > SECONDS:
             raise _EnoughStepsError
 
     def median(self) -> float:
-        """The median of the steps, in seconds."""
-        ends = self.ends[WARM_UP - 1 :]
+        """The median seconds of the steps after the warm-up."""
+        ends = self.ends[WARM_UP_STEPS - 1 :]
         return statistics.median(end - start for start, end in zip(ends, ends[1:], strict=False))
 
 
-def recipe_of(shape: Shape, folder: Path) -> Recipe:
-    """The recipe of a shape, which trains on number words."""
-    model: dict[str, Any] = {"d_model": shape.d_model, "dropout": 0.1, "label_smoothing": 0.1}
-    for stack in ("encoder", "decoder"):
-        model[f"{stack}_layers"] = shape.layers
-        model[f"{stack}_attention_heads"] = shape.d_model // 32
-        model[f"{stack}_ffn_dim"] = shape.ffn_dim
-    training = {
-        "max_steps": 10**6,
-        "save_steps": 10**6,
-        "eval_steps": 10**6,
-        "source_tokens_per_batch": shape.positions,
-        "target_tokens_per_batch": shape.positions,
-        "gradient_accumulation_steps": shape.accumulation,
-    }
+def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
+    """The recipe of a shape on number words. The vocabulary grows after the tokenizer is trained."""
     data = {
         "source_language": "en",
         "target_language": "de",
         "corpus": "numbers",
         "numbers_train_size": 10000,
     }
+    training = {
+        "max_steps": 10**6,
+        "save_steps": 10**6,
+        "eval_steps": 10**6,
+        "source_tokens_per_batch": shape.tokens,
+        "target_tokens_per_batch": shape.tokens,
+        "gradient_accumulation_steps": accumulation,
+    }
     return make_recipe(
         {
             "output_dir": str(folder),
             "data": {**data, "max_length": 64},
             "tokenizer": {"vocab_size": 500},
-            "model": model,
+            "model": {**sizes(shape), "dropout": 0.1, "label_smoothing": 0.1},
             "training": training,
         }
     )
 
 
-def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool) -> float:
+def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) -> float:
     """The median seconds of the steps of a new training."""
     model = build_model(recipe, corpus)
-    if shape.vocab_size != model.config.vocab_size:
-        model.resize_token_embeddings(shape.vocab_size, mean_resizing=False)
-    training = recipe.training.replace(bf16=in_bfloat16, dataloader_num_workers=0)
+    if shape.vocabulary != model.config.vocab_size:
+        model.resize_token_embeddings(shape.vocabulary, mean_resizing=False)
+    training = recipe.training.replace(bf16=bf16, dataloader_num_workers=0)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=False)
     task = TASKS[recipe.task]
     trainer = VaswaniTrainer(corpus, training, recipe.evaluation, task=task, model=model, args=arguments)
@@ -136,65 +117,61 @@ def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, in_bfloat16: bool
     return times.median()
 
 
-def product_seconds(rows: int, columns: int, device: str, in_bfloat16: bool) -> float:
+def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
     """The median seconds in which Muon orthogonalizes a matrix."""
-    matrix = torch.randn(rows, columns, device=device)
     seconds: list[float] = []
     while sum(seconds) < SECONDS / 2:
-        start = time.perf_counter()
-        orthogonalized(matrix, in_bfloat16)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(seconds_of(lambda: orthogonalized(matrix, bf16)))
     return statistics.median(seconds)
 
 
-def measured(seconds_of: Callable[[bool], float], num_pairs: int) -> str:
-    """Measures both in turn, and returns the medians of their times and of their ratios, in words."""
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(num_pairs):
-        order = (False, True) if number % 2 == 0 else (True, False)
-        for in_bfloat16 in order:
-            times[in_bfloat16].append(seconds_of(in_bfloat16))
-    ratios = [slow / fast for slow, fast in zip(times[False], times[True], strict=True)]
-    float32, bfloat16 = (1000 * statistics.median(times[kind]) for kind in (False, True))
-    return (
-        f"float32 {float32:8.2f} ms  bfloat16 {bfloat16:8.2f} ms  ratio {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f})"
-    )
+def compare(label: str, float32: Callable[[], float], bfloat16: Callable[[], float], rounds: int) -> None:
+    """Measure both dtypes in turns, and print their medians and their ratio."""
+    ways = {"float32": float32, "bfloat16": bfloat16}
+    times = in_turns(ways, rounds, warm_up=0, measure=lambda way: way())
+    print_times(times, baseline="float32", label=f"{label:40} ")
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measures and prints."""
-    names = [shape.name for shape in shapes()]
+    """Measure and print."""
+    known = shapes()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--pairs", type=int, default=7, help="ratios per measurement")
+    parser.add_argument("--rounds", type=int, default=7, help="ratios of each measurement (7)")
     parser.add_argument(
-        "--shapes", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names)
+        "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)
     )
     parser.add_argument("--part", nargs="+", choices=("steps", "products"), default=["steps", "products"])
-    arguments = parser.parse_args(sys.argv[1:] if words is None else words)
+    arguments = parser.parse_args(words)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     logging.set_verbosity_error()
     keep_free_memory()
-    print(f"torch {torch.__version__} on {device}")
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        for shape in shapes() if "steps" in arguments.part else []:
-            if shape.name not in arguments.shapes:
-                continue
+        print_header()
+        for name in arguments.shapes if "steps" in arguments.part else ():
+            shape = known[name]
             with tempfile.TemporaryDirectory() as folder:
-                recipe = recipe_of(shape, Path(folder))
-                data = TASKS[recipe.task].load_corpus(
+                recipe = recipe_of(shape, ACCUMULATION.get(name, 1), Path(folder))
+                task = TASKS[recipe.task]
+                corpus = task.load_corpus(
                     recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True
                 )
-                result = measured(lambda kind: step_seconds(shape, data, recipe, kind), arguments.pairs)  # noqa: B023
-            print(f"threads {threads}  step     {shape.name:20} {result}", flush=True)
+
+                def steps(bf16: bool, shape=shape, corpus=corpus, recipe=recipe) -> float:
+                    return step_seconds(shape, corpus, recipe, bf16=bf16)
+
+                label = f"{threads} threads, step of {name}"
+                compare(label, lambda: steps(False), lambda: steps(True), arguments.rounds)  # noqa: B023
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():
             for columns in (rows, 4 * rows):
-                result = measured(lambda kind: product_seconds(rows, columns, device, kind), arguments.pairs)  # noqa: B023
-                print(f"threads {threads}  products {f'{rows} x {columns}':20} {result}", flush=True)
+                matrix = torch.randn(rows, columns, device=device)
+
+                def products(bf16: bool, matrix=matrix) -> float:
+                    return product_seconds(matrix, bf16=bf16)
+
+                label = f"{threads} threads, matrix of {rows} x {columns}"
+                compare(label, lambda: products(False), lambda: products(True), arguments.rounds)  # noqa: B023
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""Variations of one recipe, trained one after the other and compared on the validation split: a table and a picture.
+"""Trains variations of one recipe and compares their scores on the validation split in a table and a picture.
 
-Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and what each run of it changes:
+Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and the keys of each run:
 
     recipe: ../multi30k_en_de.yaml            # relative to the list
-    all: {max_steps: 1000}                    # for all runs; may be left out
+    all: {max_steps: 1000}                    # keys of all runs; may be left out
     runs:
       plain: {}
       simcut: {simcut_alpha: 3}
-      further: {init_from: simcut, learning_rate: 0.001}     # begins with the model of an earlier run of the list
+      further: {init_from: simcut, learning_rate: 0.001}     # starts from the model of an earlier run of the list
 
-Each run is in OUTPUT/NAME; keys of the command line hold for all runs, in the place of those of `all`. The same command goes on
-where an earlier one ended, in the middle of a run too. What a run is scored on is the validation split, with the recipe's
-search: no choice is made on a test split, and none is read. Table and picture are written after each run, to OUTPUT/LIST.md and
-OUTPUT/LIST.png.
+Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. The same command continues an interrupted
+list, also in the middle of a run. Runs are scored on the validation split with the search of the recipe, because choices must
+not be made on a test split. The table OUTPUT/LIST.md and the picture OUTPUT/LIST.png are written after each run.
 """
 
 import argparse
@@ -43,14 +42,14 @@ from vaswani_hf.training.run import (
     resolve,
 )
 
-# The keys that say where a run is and what it reads, and not what it tries.
+# The keys that name places of files, which the table of differences leaves out.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# In place of a value that the model decides which a run begins with.
+# Stands for a value that the model of `init_from` decides.
 _OF_THE_BASE = "that of the model"
 
 
 def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Recipe]:
-    """The recipes of a list by name, each to be scored on its validation split."""
+    """The recipes of a list by name. Each recipe scores its model on the validation split."""
     content = _list(path)
     if output.exists() and not output.is_dir():
         raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
@@ -68,7 +67,7 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
             recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
             if recipe.model.init_from is None:
-                # What the folder holds from an earlier time must be this run; one with a base is looked at when it is there.
+                # An earlier run in the folder must be the same run. A run with a base is checked when its base exists.
                 earlier = earlier_recipe(output / name)
                 refuse_another_run(resolve(recipe, earlier) if earlier else recipe, earlier)
         except ValueError as error:
@@ -94,7 +93,7 @@ def _list(path: Path) -> dict[str, Any]:
 
 
 def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
-    """The recipe with the folder of the run that it begins with, where that is one of the list."""
+    """The recipe with the folder of its base, if the base is a run of the list."""
     given = recipe.model.init_from
     places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
@@ -106,7 +105,7 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
 
 
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
-    """Where a model lies that a run begins with."""
+    """The folder or repository of the base of a run."""
     if base in names and base not in earlier:
         raise ValueError(
             f"`init_from: {base}` is a run that comes later in the list, or this one; put it before."
@@ -142,20 +141,20 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
-    """Trains what is not trained yet, and writes table and picture after each run."""
-    # Those that have ended earlier stay in the table, whatever interrupts it.
+    """Train the runs that are not finished, and write the table and the picture after each run."""
+    # Results of finished runs stay in the table if a later run is interrupted.
     results: dict[str, dict[str, Any] | str] = {
         name: read_results(output / name) for name, recipe in recipes.items() if _has_ended(recipe)
     }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
         try:
-            # Standard output is for the table.
+            # Only the table is written to the standard output.
             with redirect_stdout(sys.stderr):
                 results[name] = train(recipe)
         except InterruptedRunError:
             raise
-        except Exception as error:  # The runs after it say nothing about this one.
+        except Exception as error:  # A failed run must not stop the other runs.
             results[name] = " ".join(str(error).split())
             print(f"{name}: {results[name]}", file=sys.stderr, flush=True)
         results = {name: results[name] for name in recipes if name in results}
@@ -165,7 +164,7 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """True if there are the results of this run, and of no other that was in its folder earlier."""
+    """True if the folder has the results of this run and not of another one."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -177,9 +176,9 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """The keys in which a run differs from the first run, with their values."""
+    """The keys and values in which a run differs from the first run."""
     keys = {**recipe.values(), **first.values()}
-    # A model for each part has a key for each part.
+    # A run whose parts start from different models has one key per part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
         key: Path(value).name if value and key.startswith("model.init_from") else value
@@ -195,7 +194,7 @@ def changes(recipe: Recipe, first: Recipe) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """What a key is in a run that may leave it out: then the model that it begins with decides it, or the default."""
+    """The value of a key. A missing key has the value of the base, or the default of the config."""
     values = recipe.values()
     if key in values:
         return values[key]
@@ -205,9 +204,9 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) -> list[str]:
-    """The runs that have ended as lines of Markdown."""
+    """The finished and failed runs as lines of Markdown."""
     lines = [
-        "| run | differs from the first by | parameters, millions | steps | epochs | minutes | validation perplexity | BLEU | chrF |",
+        "| run | differs from the first run by | parameters, millions | steps | epochs | minutes | validation perplexity | BLEU | chrF |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     first = next(iter(recipes.values()))
@@ -238,7 +237,7 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
         if len(rulers) > 1
         else [f"{ruler}." for ruler in rulers]
     )
-    of_table = "Scored on the validation split. Perplexity is per token of each run's own vocabulary."
+    of_table = "Scores of the validation split. Perplexity is per token of the vocabulary of the run."
     return [*lines, "", " ".join([of_table, *means])]
 
 
@@ -247,7 +246,7 @@ def _cell(text: str) -> str:
 
 
 def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], path: Path) -> None:
-    """Draws the BLEU of each run as a bar, and its validation loss over the minutes of its training."""
+    """Draw BLEU as a bar for each run, and the validation loss over the minutes of training."""
     ended = {name: result for name, result in results.items() if not isinstance(result, str)}
     if not ended:
         return
@@ -265,7 +264,7 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
         minutes, losses = [row["seconds"] / 60 for row in rows], [row["eval_loss"] for row in rows]
         right.plot(minutes, losses, label=name, color=color, linestyle=style)
     scores = [result["test"]["bleu"] for result in ended.values()]
-    # Near scores can be told apart, and no bar vanishes.
+    # The axis starts near the lowest score, so that small differences are visible.
     margin = max(max(scores) - min(scores), 0.5)
     left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
     left.invert_yaxis()
@@ -273,27 +272,27 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
     for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis_format("{x:.3g}")
-    # Beside the curves, which many runs leave no room between.
+    # The legend is beside the panel, because many curves leave no room in it.
     right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the list and prints the table."""
+    """Run the list and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "list", type=Path, help="a YAML file, such as configuration/ablations/multi30k_en_de.yaml"
     )
-    parser.add_argument("output", type=Path, help="the folder of all runs")
+    parser.add_argument("output", type=Path, help="the folder of the runs")
     arguments, overrides = parser.parse_known_args(argv)
     try:
         recipes = planned_runs(arguments.list, arguments.output, overrides)
         arguments.output.mkdir(parents=True, exist_ok=True)
         results = run_all(recipes, arguments.output, arguments.list.stem)
     except (InterruptedRunError, KeyboardInterrupt) as error:
-        print(f"{error or 'Interrupted.'} The same command goes on.", file=sys.stderr)
+        print(f"{error or 'Interrupted.'} The same command continues.", file=sys.stderr)
         return 130
     except (OSError, ValueError) as error:
         print(f"ablation.py: {error}", file=sys.stderr)

@@ -1,21 +1,25 @@
-"""Our causal language model beside GPT-2 of transformers: the same text, batches, steps and size; perplexity and time of a step.
+"""Our causal language model against GPT-2 of transformers: perplexity and time of a step at equal text, batches and size.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-The two take turns on every batch, so that a machine that becomes slower does so for both. Ours has the shape and the
-initialisation of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in attention, and weights with a
-deviation of 0.02, less where a sub-layer ends.
+Both models train on each batch, one after the other, so that other work on the machine slows both down. Our model has the
+shape and the initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
+attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
 import math
 import statistics
+import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
 import torch
+from timing import print_header, ratio, seconds_of
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
@@ -25,56 +29,24 @@ from vaswani_hf.evaluation.evaluate import negative_log_likelihood
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.language_modeling import TextData, TextTokenizer
 
-WIDTH, LAYERS, HEADS, INNER, LONGEST, DROPOUT = 128, 4, 4, 512, 64, 0.1
+WIDTH = 128
+LAYERS = 4
+HEADS = 4
+INNER = 512
+MAX_LENGTH = 64
+DROPOUT = 0.1
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Trains both and prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--train", required=True, help="texts, one a line (plain or .gz)")
-    parser.add_argument("--test", required=True, help="held-out texts")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=2, help="runs of each, with other weights and batches")
-    parser.add_argument("--vocab_size", type=int, default=4000)
-    parser.add_argument("--tokens_per_batch", type=int, default=2048)
-    parser.add_argument("--learning_rate", type=float, default=1e-3)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(arguments.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        data = TextData(
-            language="en", train_text=arguments.train, validation_text=arguments.test, max_length=LONGEST
-        )
-        tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
-        corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
-    found: dict[str, list[tuple[float, float]]] = {}
-    for seed in range(1, arguments.seeds + 1):
-        for name, result in _run(corpus, arguments, seed).items():
-            found.setdefault(name, []).append(result)
-    print("| model | parameters | perplexity of held-out text, by seed | seconds of a step, median |")
-    print("|---|---|---|---|")
-    for name, results in found.items():
-        model = _models(len(corpus.source_tokenizer), corpus.source_tokenizer)[name]
-        size = sum(parameter.numel() for parameter in model.parameters())
-        perplexities = ", ".join(f"{value:.2f}" for value, _ in results)
-        print(
-            f"| {name} | {size:,} | {perplexities} | {statistics.median(time for _, time in results):.4f} |"
-        )
-    ours, theirs = (statistics.median(time for _, time in results) for results in found.values())
-    print(f"time per step, GPT-2 / ours: {theirs / ours:.2f}")
-
-
-def _models(vocab_size: int, tokenizer: Any) -> dict[str, Any]:
+def build_models(tokenizer: Any) -> dict[str, Any]:
+    """Both models with random weights."""
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     config = VaswaniDecoderConfig(
-        vocab_size=vocab_size,
+        vocab_size=len(tokenizer),
         d_model=WIDTH,
         decoder_layers=LAYERS,
         decoder_attention_heads=HEADS,
         decoder_ffn_dim=INNER,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=MAX_LENGTH,
         position_embedding="learned",
         norm_position="pre",
         activation_function="gelu_new",
@@ -85,59 +57,100 @@ def _models(vocab_size: int, tokenizer: Any) -> dict[str, Any]:
         attention_dropout=DROPOUT,
         **ids,
     )
-    sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_inner": INNER, "n_positions": LONGEST}
-    return {
-        "VaswaniForCausalLM": VaswaniForCausalLM(config),
-        "GPT2LMHeadModel": GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, **sizes, **ids)),
-    }
+    gpt2 = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_inner=INNER,
+        n_positions=MAX_LENGTH,
+        **ids,
+    )
+    return {"VaswaniForCausalLM": VaswaniForCausalLM(config), "GPT2LMHeadModel": GPT2LMHeadModel(gpt2)}
 
 
-def _run(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tuple[float, float]]:
-    """The perplexity and the median time of a step of each model."""
+def train_step(model: Any, optimizer: torch.optim.Optimizer, batch: dict[str, Any], rate: float) -> None:
+    """A step of AdamW with this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    model.train()(**batch).loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tuple[float, list[float]]]:
+    """Train both models, and return the perplexity and the seconds of each step by model."""
     torch.manual_seed(seed)
-    models = _models(len(corpus.source_tokenizer), corpus.source_tokenizer)
+    models = build_models(corpus.source_tokenizer)
     optimizers = {
-        name: torch.optim.AdamW(
-            model.parameters(), arguments.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-        )
+        name: torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
         for name, model in models.items()
     }
-    rows, budget = PairRows(corpus.train), arguments.tokens_per_batch
-    times: dict[str, list[float]] = {name: [] for name in models}
+    rows = PairRows(corpus.train)
+    budget = arguments.tokens_per_batch
     sampler = TokenBudgetSampler(*pair_lengths(corpus.train), budget, budget, seed=seed)
+    times: dict[str, list[float]] = {name: [] for name in models}
     step = 0
     while step < arguments.steps:
         sampler.set_epoch(step)
         for numbers in sampler:
             batch = corpus.train_collator(rows.__getitems__(numbers))
-            # Linear to nothing, after a tenth.
-            rate = min(1.0, 10 * (step + 1) / arguments.steps) * (1 - step / arguments.steps)
+            # The rate rises for a tenth of the steps, and falls linearly to 0.
+            warm_up = min(1.0, 10 * (step + 1) / arguments.steps)
+            rate = arguments.learning_rate * warm_up * (1 - step / arguments.steps)
             for name, model in models.items():
-                start = time.perf_counter()
-                for group in optimizers[name].param_groups:
-                    group["lr"] = arguments.learning_rate * rate
-                model.train()(**batch).loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizers[name].step()
-                optimizers[name].zero_grad()
-                times[name].append(time.perf_counter() - start)
+                times[name].append(seconds_of(partial(train_step, model, optimizers[name], batch, rate)))
             step += 1
             if step == arguments.steps:
                 break
-    return {
-        name: (_perplexity(model, corpus, budget), statistics.median(times[name]))
-        for name, model in models.items()
-    }
+    return {name: (perplexity(model, corpus, budget), times[name]) for name, model in models.items()}
 
 
-def _perplexity(model: Any, corpus: Any, budget: int) -> float:
+def perplexity(model: Any, corpus: Any, budget: int) -> float:
+    """The perplexity of the validation text."""
     rows = PairRows(corpus.validation)
-    batches = (
-        corpus.validation_collator(rows.__getitems__(numbers))
-        for numbers in TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None)
-    )
+    sampler = TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None)
+    batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in sampler)
     nats, tokens = negative_log_likelihood(model, batches)
     return math.exp(nats / tokens)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train both models with each seed, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--train", required=True, help="texts, one per line, plain or .gz")
+    parser.add_argument("--test", required=True, help="held-out texts")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=2, help="trainings with other weights and batches (2)")
+    parser.add_argument("--vocab_size", type=int, default=4000)
+    parser.add_argument("--tokens_per_batch", type=int, default=2048)
+    parser.add_argument("--learning_rate", type=float, default=1e-3)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    data = TextData(
+        language="en", train_text=arguments.train, validation_text=arguments.test, max_length=MAX_LENGTH
+    )
+    tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
+    print_header()
+    perplexities: dict[str, list[str]] = {}
+    times: dict[str, list[float]] = {}
+    for seed in range(1, arguments.seeds + 1):
+        for name, (value, seconds) in train_both(corpus, arguments, seed).items():
+            perplexities.setdefault(name, []).append(f"{value:.2f}")
+            times.setdefault(name, []).extend(seconds)
+    print("| model | parameters | perplexity of the held-out text, by seed | median seconds of a step |")
+    print("|---|---|---|---|")
+    for name, model in build_models(corpus.source_tokenizer).items():
+        seconds_of_step = f"{statistics.median(times[name]):.4f}"
+        print(
+            f"| {name} | {model.num_parameters():,} | {', '.join(perplexities[name])} | {seconds_of_step} |"
+        )
+    ours, theirs = times.values()
+    print(f"time per step, GPT-2 / ours: {ratio(theirs, ours).median:.2f}")
 
 
 if __name__ == "__main__":

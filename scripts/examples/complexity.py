@@ -1,40 +1,44 @@
-"""Table 1 of "Attention Is All You Need", measured: what a layer costs, and how far apart it leaves two positions.
+"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of layers.
 
-Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. It prints a table and writes a picture.
+Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table and writes a picture.
 
-FLOPs are counted by torch.utils.flop_counter, which sees matrix products and convolutions, two for a multiplication and an
-addition, and neither softmax, gates, masks nor biases. Exponents of FLOPs and seconds come from a regression of their
-logarithms on those of n, d, k and r. Letters: n positions, d width, k width of a convolution, r neighbours on each side.
+torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an addition. It counts
+no softmax, gates, masks or biases. The exponents of FLOPs and seconds come from a linear regression of their logarithms on the
+logarithms of n, d, k and r. Letters: n positions, d width, k kernel width of a convolution, r neighbours on each side.
 """
 
 import argparse
 import math
 import statistics
-import time
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
 import numpy as np
 import torch
+from timing import in_turns, print_header
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 
-# The width of a head is the paper's, so that wider layers have more heads and the softmax costs n^2 d / 64, like the rest.
+# Heads have the paper's width. Wider layers have more heads, so that the softmax too costs a multiple of n^2 d.
 HEAD_WIDTH = 64
-# Where paths are measured.
+# The size at which sequential operations and paths are measured.
 PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
 
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """What the cost of a layer depends on; k and r are 0 where it has none."""
+    """The size of a layer. k and r are 0 for layers that have none."""
 
     n: int
     d: int
@@ -43,7 +47,7 @@ class Size:
 
 
 class SelfAttention(nn.Module):
-    """This package's attention over states [B, n, d], restricted to r neighbours on each side where r is not 0."""
+    """The attention of this package over states [B, n, d], restricted to r neighbours on each side if r is not 0."""
 
     def __init__(self, size: Size, implementation: str = "eager"):
         super().__init__()
@@ -52,7 +56,7 @@ class SelfAttention(nn.Module):
         window = {"attention_window": size.r} if size.r else {}
         config = VaswaniConfig(**shape, **window, attn_implementation=implementation)
         self.attention = VaswaniAttention(config, heads, layer_idx=0)
-        # A stack makes the mask once for all its layers.
+        # A model computes the mask once for all layers, so that the mask is no part of the layer.
         self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -61,7 +65,7 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Scores, weights and weighted sum alone, which is what the paper's n^2 d counts; the states are queries, keys and values."""
+    """Scores, weights and weighted sum without projections, as in the paper's n^2 d. The states are queries, keys and values."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """The weighted values, without the four projections."""
@@ -82,7 +86,7 @@ class Recurrent(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution of each position [B, n, d] and those before it, k positions that are `dilation` apart."""
+    """A causal convolution over states [B, n, d] with k positions that are `dilation` apart."""
 
     def __init__(self, size: Size, dilation: int = 1):
         super().__init__()
@@ -96,10 +100,10 @@ class Convolution(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A row of the table: how its layers are made, what the paper says of them, and the sizes that are measured.
+    """A row of the table: its layers, the entries of the paper, and the measured sizes.
 
-    `layer` takes a size, the number of the layer in a stack and the implementation of attention; `path` gives the longest
-    path between two positions by construction, in sequential operations.
+    `layer` takes a size, the number of the layer in a stack and the implementation of attention. `path` is the longest path
+    between two positions in sequential operations, as it follows from the construction of the layer.
     """
 
     name: str
@@ -117,13 +121,13 @@ def _steps(distance: int, reach: int) -> int:
 
 
 def _dilated_layers(size: Size) -> int:
-    # By integers: the logarithm of 243 to the base 3 is 4.999….
+    # Floating-point logarithms are inexact: log(243) / log(3) is 4.999….
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# From where on the leading term dominates, to where a layer takes a second.
+# The leading term dominates from the smallest size on. A layer of the largest size takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# A wider LSTM reads matrices that no cache holds from memory at every step: another law. PyTorch's own GRU is never so fast.
+# The matrices of a wider LSTM do not fit into the cache, so that its time follows another law.
 CACHED = (128, 256, 512)
 ROWS = (
     Row(
@@ -147,7 +151,7 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Below, copying the neighbours costs as much as attending to them; blocks need some sentence to be cut from.
+        # In smaller sizes copying the neighbours takes as long as attending to them.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
@@ -187,7 +191,7 @@ ROWS = (
 
 
 def sizes_of(row: Row, quick: bool = False) -> list[Size]:
-    """The base size first, then those that differ from it in one letter; a quick run has an eighth of n and d."""
+    """The base size, and the sizes that differ from it in one letter. A quick run has an eighth of n and d."""
     others = [replace(row.base, **{name: at}) for name, values in row.varied.items() for at in values]
     sizes = dict.fromkeys([row.base, *others])
     return [replace(size, n=size.n // 8, d=size.d // 8) if quick else size for size in sizes]
@@ -195,21 +199,20 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 @contextmanager
 def in_the_open() -> Iterator[None]:
-    """Let PyTorch run its own loops in place of oneDNN's kernels, into which neither the counter nor autograd can see."""
+    """Switch the kernels of oneDNN off, because the counter and autograd see each of them as one operation."""
     with warnings.catch_warnings():
-        # The switch itself speaks of GPUs that are not there.
+        # The switch warns about GPUs even if there is none.
         warnings.filterwarnings("ignore", "TF32 acceleration")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
 
 
 def flops_of(row: Row, size: Size) -> int:
-    """The floating-point operations of a layer on one sentence.
+    """The FLOPs of a layer on one sentence.
 
-    On a CPU the counter sees neither into PyTorch's fused attention, for which eager attention stands in with the same
-    products, nor into oneDNN's LSTM.
+    The counter does not see the products inside fused attention and the LSTM of oneDNN, so that eager attention and the LSTM
+    of PyTorch are counted. The meta device computes shapes only.
     """
-    # On the meta device nothing is computed but shapes.
     with torch.device("meta"), torch.no_grad(), in_the_open():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
         with FlopCounterMode(display=False) as counter:
@@ -217,30 +220,26 @@ def flops_of(row: Row, size: Size) -> int:
     return counter.get_total_flops()
 
 
-def seconds_of(cases: Sequence[tuple[Row, Size]], repetitions: int) -> list[float]:
-    """The median seconds of each layer on one sentence; a repetition takes all cases, so that a slow minute is everyone's."""
-    made = [(row.layer(size, 0, "sdpa").eval(), torch.randn(1, size.n, size.d)) for row, size in cases]
-    seconds: list[list[float]] = [[] for _ in made]
-    # The first repetition warms up.
-    for repetition in range(repetitions + 1):
-        for taken, (layer, states) in zip(seconds, made, strict=True):
-            start = time.perf_counter()
-            with torch.no_grad():
-                layer(states)
-            if repetition:
-                taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in seconds]
+def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[tuple[Row, Size], float]:
+    """The median seconds of a forward pass of each layer on one sentence. The layers take turns."""
+    ways = {}
+    for row, size in cases:
+        layer = row.layer(size, 0, "sdpa").eval()
+        ways[f"{row.name} {size}"] = partial(layer, torch.randn(1, size.n, size.d))
+    with torch.no_grad():
+        times = in_turns(ways, repetitions)
+    return {case: statistics.median(taken) for case, taken in zip(cases, times.values(), strict=True)}
 
 
 class Fit(NamedTuple):
-    """cost = factor · n^a · d^b …, by least squares of the logarithms; `r_squared` is the share of their variance."""
+    """cost = factor · n^a · d^b …, by least squares of the logarithms. `r_squared` is the explained share of their variance."""
 
     factor: float
     exponents: dict[str, float]
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """The cost that it gives a size."""
+        """The cost of a size by this fit."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -259,7 +258,7 @@ def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
 
 
 def longest_chain(output: torch.Tensor) -> int:
-    """The operations that have to wait for each other: the longest chain of autograd's graph behind an output."""
+    """The number of sequential operations: the longest chain in the autograd graph of an output."""
     depths: dict = {}
     stack = [output.grad_fn]
     while stack:
@@ -273,7 +272,7 @@ def longest_chain(output: torch.Tensor) -> int:
 
 
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
-    """The longest chain of operations of a layer on n and on 2n positions: it does not grow, or it does with n."""
+    """The longest chain of operations of a layer for n and for 2n positions."""
     chains = []
     with in_the_open():
         for length in (size.n, 2 * size.n):
@@ -283,15 +282,15 @@ def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
 
 
 def layers_between_ends(row: Row, size: Size) -> int:
-    """The layers after which the last position first has a gradient with respect to the first one."""
+    """The smallest number of layers after which the last position depends on the first one."""
     torch.manual_seed(0)
-    # Float64 has room for the small gradients of many layers. They are carried forward, along a random direction.
+    # Float64 represents the small gradients of many layers. The derivative is taken in a random direction at position 0.
     states, gradient = torch.randn(2, 1, size.n, size.d, dtype=torch.float64)
     gradient[:, 1:] = 0
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # Residual connection and layer normalization (Section 3.1) lead from a position to itself only.
+        # Residual connection and layer normalization (Section 3.1) do not connect different positions.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
@@ -305,13 +304,13 @@ def layers_between_ends(row: Row, size: Size) -> int:
 
 
 def path_length(row: Row, size: Size) -> int:
-    """The operations between the first and the last position: layers by gradient, times the steps that a layer takes."""
+    """The sequential operations between the first and the last position: layers by gradient, times n for recurrent layers."""
     short, long = sequential_operations(row, size)
     return layers_between_ends(row, size) * (size.n if long > short else 1)
 
 
 class Measured(NamedTuple):
-    """A row with what was found."""
+    """A row with its measurements."""
 
     row: Row
     sizes: list[Size]
@@ -321,13 +320,13 @@ class Measured(NamedTuple):
 
 
 def measure(quick: bool) -> list[Measured]:
-    """Counts and times of all rows."""
+    """The FLOPs and seconds of all rows."""
     sizes = {row.name: sizes_of(row, quick) for row in ROWS}
     cases = [(row, size) for row in ROWS for size in sizes[row.name]]
-    seconds = dict(zip(cases, seconds_of(cases, 1 if quick else 7), strict=True))
+    seconds = median_seconds(cases, 1 if quick else 7)
     found = []
     for row in ROWS:
-        # Counts are exact at any size that is cut into blocks.
+        # FLOPs are exact for small sizes, except for windows, which need full blocks.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])
@@ -357,7 +356,7 @@ def table(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def draw(found: Sequence[Measured], path: str) -> None:
-    """Write the picture: measured seconds over each letter alone, and the lines of the fit."""
+    """Draw the measured seconds over each letter, and the lines of the fit."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -366,7 +365,7 @@ def draw(found: Sequence[Measured], path: str) -> None:
     labels = {
         "n": "n, positions",
         "d": "d, width",
-        "k": "k, width of a convolution",
+        "k": "k, kernel width of a convolution",
         "r": "r, neighbours on each side",
     }
     figure, axes = pyplot.subplots(1, len(labels), figsize=(18, 6), layout="constrained")
@@ -401,14 +400,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--picture", default="complexity.png", help="the file of the picture (complexity.png)"
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, once: seconds that say little")
+    parser.add_argument(
+        "--quick", action="store_true", help="one measurement of small sizes; the seconds are not reliable"
+    )
     arguments = parser.parse_args(words)
-    # A picture that cannot be written would be known minutes later.
+    # Check the folder before the measurement, which takes minutes.
     if not Path(arguments.picture).parent.is_dir():
         parser.error(f"`--picture` must lie in a folder that exists, but '{arguments.picture}' does not.")
     torch.manual_seed(0)
     found = measure(arguments.quick)
-    print(f"{torch.get_num_threads()} threads, float32, one sentence; seconds are medians.\n")
+    print_header()
+    print("float32, one sentence; seconds are medians\n")
     print("\n".join(table(found)))
     draw(found, arguments.picture)
     print(f"\nPicture: {arguments.picture}")

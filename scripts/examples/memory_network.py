@@ -1,8 +1,9 @@
-"""A memory network on this package's attention (Sukhbaatar et al. 2015): the question is the query, statements are keys and values.
+"""A memory network (Sukhbaatar et al. 2015) on this package's attention: questions are queries, statements are keys and values.
 
-Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. It makes stories (who is where, what was dropped where, which colour),
-trains a network for each number of hops, and prints the accuracy on held-out stories by the number of statements that an answer
-takes, and a story with the attention over its statements. Shapes: B questions, S statements, J words, D width.
+Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people, places, things and
+colours. It trains a network for each number of hops. It prints the accuracy on held-out stories by the number of statements that
+an answer depends on, and one story with the attention over its statements.
+Letters of shapes: B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -27,18 +28,16 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# Statements, and questions on them, each with its answer and how many statements this takes.
+# Statements, and questions with their answers and the number of statements that each answer depends on.
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Random statements, oldest first, and a question each for one, two and three of them, where there is one."""
-    told, where, colours, dropped = (
-        list[str](),
-        dict[str, str](),
-        dict[str, str](),
-        dict[str, tuple[str, str]](),
-    )
+    """Random statements, oldest first, and up to three questions that depend on one, two and three statements."""
+    told: list[str] = []
+    where: dict[str, str] = {}
+    colours: dict[str, str] = {}
+    dropped: dict[str, tuple[str, str]] = {}
     while len(told) < STATEMENTS:
         person, thing, place, colour = (draw.choice(names) for names in (PEOPLE, THINGS, PLACES, COLOURS))
         kind = draw.choice(("went", "went", "dropped", "is"))
@@ -62,8 +61,9 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Stories to learn from, and others that are held out; none is there twice."""
-    draw, stories = random.Random(seed), dict[tuple[str, ...], Story]()
+    """Different stories: those to train on, and those that are held out."""
+    draw = random.Random(seed)
+    stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
         story = story_of(draw)
         stories.setdefault(story[0], story)
@@ -71,7 +71,7 @@ def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
 
 
 def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
-    """Statements [B, S, J], questions [B, J], answers [B] and supporting facts [B], int64."""
+    """Statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B], all int64."""
 
     def ids_of(sentence: str) -> list[int]:
         ids = [WORDS.index(word) for word in sentence.split()]
@@ -87,7 +87,7 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
 
 
 class MemoryNetwork(nn.Module):
-    """Section 2.2 of the paper: a hop adds to the question what it finds in memory; words are weighted by place (Section 4.1)."""
+    """Section 2.2 of the paper: a hop adds the attention's output to the question. Words are weighted by position (Section 4.1)."""
 
     def __init__(self, hops: int):
         super().__init__()
@@ -97,7 +97,7 @@ class MemoryNetwork(nn.Module):
         self.hops = nn.ModuleList(
             VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops)
         )
-        # Small, since the words are the answers' classes too: what a hop finds is a word, which the next one can look for.
+        # Small initial weights, because the word embeddings are also the output projection.
         self.words.weight.data.mul_(0.3), self.ages.weight.data.mul_(0.3)
         word, feature = torch.arange(1, SENTENCE + 1)[:, None] / SENTENCE, torch.arange(1, WIDTH + 1) / WIDTH
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))
@@ -114,8 +114,9 @@ class MemoryNetwork(nn.Module):
 
 
 def train(hops: int, stories: list[Story]) -> MemoryNetwork:
-    """A network that has learnt to answer the questions on these stories."""
-    network, data = MemoryNetwork(hops), tensors_of(stories)
+    """Train a network on the questions of these stories."""
+    network = MemoryNetwork(hops)
+    data = tensors_of(stories)
     optimizer = torch.optim.Adam(network.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, EPOCHS * -(-len(data[0]) // BATCH))
     for _ in range(EPOCHS):
@@ -130,7 +131,7 @@ def train(hops: int, stories: list[Story]) -> MemoryNetwork:
 
 @torch.no_grad()
 def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]:
-    """The share of right answers (percent) by the number of supporting facts."""
+    """The percentage of correct answers by the number of supporting statements."""
     statements, questions, answers, facts = tensors_of(stories)
     right = network(statements, questions)[0].argmax(dim=-1) == answers
     return {count: 100 * right[facts == count].float().mean().item() for count in (1, 2, 3)}
@@ -138,20 +139,20 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """A story's questions with the network's answers; before each statement the weights of the hops."""
+    """The questions of a story with the network's answers, and each statement with its attention weight in each hop."""
     logits, weights = network(*tensors_of([story])[:2])
     lines = []
     for (question, answer, facts), found, of_hops in zip(
         story[1], logits.argmax(dim=-1), weights, strict=True
     ):
-        lines.append(f"\n{question}? {WORDS[found]} (right: {answer}; supporting facts: {facts})")
+        lines.append(f"\n{question}? {WORDS[found]} (correct: {answer}; supporting statements: {facts})")
         for told, of_statement in zip(story[0], of_hops.T, strict=True):
             lines.append(" ".join(f"{weight:.2f}" for weight in of_statement) + f"  {told}")
     return "\n".join(lines)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train and print."""
+    """Train the networks and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--hops", type=int, nargs="+", choices=(1, 2, 3), default=[1, 2, 3], help="networks (1 2 3)"
@@ -160,9 +161,9 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(
-        f"{TRAINING:,} stories to learn from; right answers (percent) on {HELD_OUT:,} others by supporting facts (1, 2, 3),"
+        f"{TRAINING:,} training stories. Correct answers in percent on {HELD_OUT:,} held-out stories, for 1, 2 and 3 supporting "
+        "statements, and one story with the attention weights of the hops before each statement:"
     )
-    print("and one of the stories, with the attention of each hop before each statement:")
     for hops in arguments.hops:
         torch.manual_seed(arguments.seed)
         network = train(hops, stories)

@@ -1,6 +1,6 @@
-"""Table 3 of the paper as a plan: parameters and cost of each row beside the paper's, as Markdown. Nothing is trained.
+"""Table 3 of the paper as a plan: the parameters and the cost of each row, beside the numbers of the paper, in Markdown.
 
-Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/.
+Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is trained.
 """
 
 import argparse
@@ -11,21 +11,25 @@ from typing import Any, NamedTuple
 
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.plan import (
-    MEAN_LENGTH,
-    NUM_PAPER_GPUS,
-    PAPER_GPUS,
-    batch_cost,
-    parameters_by_part,
-    planned_flops,
-)
+from vaswani_hf.training.plan import MEAN_LENGTH, batch_cost, parameters_by_part, planned_flops
 from vaswani_hf.training.planned_model import planned_config, planned_model
 
+COLUMNS = (
+    "row of Table 3",
+    "parameters, millions",
+    "in the paper",
+    "vocabulary sizes that give the paper's parameters",
+    "FLOPs of matrix products",
+    "FLOPs by the paper's method",
+    "in the paper",
+    "perplexity in the paper",
+    "BLEU in the paper",
+)
 FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
 
 
 class PaperRow(NamedTuple):
-    """What the paper says of a row: perplexity and BLEU on newstest2013, parameters in millions (Table 3), FLOPs (Table 2)."""
+    """The paper's perplexity and BLEU on newstest2013, parameters in millions (Table 3), and FLOPs (Table 2) of a row."""
 
     label: str
     perplexity: float
@@ -59,7 +63,7 @@ PAPER = {
 
 
 class PlannedRow(NamedTuple):
-    """A row of the paper, its recipe, and the planned parameters and operations."""
+    """A row of the paper, its recipe, and its planned parameters and FLOPs."""
 
     paper: PaperRow
     recipe: Recipe
@@ -68,12 +72,12 @@ class PlannedRow(NamedTuple):
 
     @property
     def millions(self) -> float:
-        """Parameters."""
+        """Parameters in millions."""
         return self.parameters["total"] / 1e6
 
     @property
     def classes(self) -> tuple[float, float] | None:
-        """The sizes of the one vocabulary between which the planned parameters round to the paper's."""
+        """The smallest and the largest vocabulary with which the parameters round to the paper's."""
         if self.paper.millions is None:
             return None
         width = planned_config(self.recipe.model, self.recipe.tokenizer).d_model
@@ -84,7 +88,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows() -> dict[str, PlannedRow]:
-    """All rows, by the names of their recipes."""
+    """All rows by the names of their recipes."""
     rows = {}
     for name, paper in PAPER.items():
         recipe = load_recipe(FOLDER / f"{name}.yaml")
@@ -97,20 +101,17 @@ def planned_rows() -> dict[str, PlannedRow]:
 
 def table(rows: dict[str, PlannedRow]) -> list[str]:
     """The rows as lines of Markdown."""
-    lines = [
-        "| row of Table 3 | parameters, millions | the paper's | classes that give the paper's | FLOPs counted | by the paper's "
-        "method | the paper's | the paper's perplexity | and BLEU |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows.values():
-        paper, classes, flops = row.paper, row.classes, row.flops
+        paper = row.paper
+        classes = row.classes
         cells = [
             paper.label,
             f"{row.millions:.1f}",
             "" if paper.millions is None else str(paper.millions),
             "" if classes is None else f"{classes[0]:,.0f} to {classes[1]:,.0f}",
-            f"{flops['counted']['run']:.2e}",
-            f"{flops['paper']['run']:.2e}",
+            f"{row.flops['counted']['run']:.2e}",
+            f"{row.flops['paper']['run']:.2e}",
             "" if paper.flops is None else f"{paper.flops:.1e}",
             f"{paper.perplexity:.2f}",
             f"{paper.bleu:.1f}",
@@ -119,44 +120,10 @@ def table(rows: dict[str, PlannedRow]) -> list[str]:
     return lines
 
 
-def differences(rows: dict[str, PlannedRow]) -> list[str]:
-    """Where the plan differs from the paper and why, as far as that is known, as lines of Markdown."""
-    base, big = rows["base"], rows["big"]
-    others = [row for name, row in rows.items() if row.classes is not None and name != "big"]
-    more = [(row.paper.millions or 0) - row.millions for row in others]
-    bounds = [row.classes or (0.0, 0.0) for row in others]
-    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
-    of_big = big.classes or (0.0, 0.0)
-    return [
-        f"- Parameters: the paper has {min(more):.1f} to {max(more):.1f} million more than the plan in every row but big, as if one "
-        f"vocabulary of {low:,.0f} to {high:,.0f} classes stood behind all of them; Section 5.1 says about "
-        f"{base.recipe.tokenizer.vocab_size:,}, with which the plan is made.",
-        f"- Parameters of big: {big.millions - (big.paper.millions or 0):.1f} million more here than in the paper, whose number has "
-        f"room for {of_big[0]:,.0f} to {of_big[1]:,.0f} classes. No one vocabulary gives it together with the others, and the "
-        "paper does not say how it counts.",
-        *[_cost(row, hours) for row, hours in ((base, 12), (big, 84))],
-        "- Cost of the other rows: the paper gives none. By its method they take the seconds of base, or of big where that is "
-        "nearer, in proportion to the products; what narrow heads cost beside their products is not in it.",
-    ]
-
-
-def _cost(row: PlannedRow, hours: int) -> str:
-    flops, steps = row.flops, row.recipe.training.max_steps
-    seconds, gpus = flops["paper"]["seconds_of_a_step"], NUM_PAPER_GPUS * PAPER_GPUS["P100"]
-    return (
-        f"- Cost of {row.paper.label}: the paper's {row.paper.flops:.1e} is {hours} hours, {hours * 3600 * gpus:.2e}; its {steps:,} "
-        f"steps of {seconds:.1f} s are {steps * seconds / 3600:.1f} hours, {flops['paper']['run']:.2e}. The products alone are "
-        f"{flops['counted']['run']:.2e}, {flops['counted']['run'] / flops['paper']['run']:.0%} of that: the paper multiplies the "
-        f"time by {PAPER_GPUS['P100'] / 1e12} TFLOPS for each GPU, its estimate of what one sustains (counted for batches of 25,000 positions a side, "
-        f"sentences of {flops['mean_length']} tokens assumed)."
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the table."""
-    argparse.ArgumentParser(description=__doc__).parse_args(argv)
-    rows = planned_rows()
-    print("\n".join([*table(rows), "", *differences(rows)]))
+    """Print the table."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(argv)
+    print("\n".join(table(planned_rows())))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Translate a column of Parquet files with Ray Data, on the processors of this machine or of a whole cluster.
+"""Translates a column of Parquet files with Ray Data on one machine or on a cluster.
 
-Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip install 'vaswani_hf[ray]'`.
-INPUT is a Parquet file or a folder of them, OUTPUT another folder; all machines see both. NAME.parquet gives its rows in
-their order, `--rows_per_file` to a file: NAME-00000-of-00003.parquet and so on, with a column `translation` beside the
-others; null stays null. Each worker holds one model and one processor. A file is there when it is whole: run the command
-again after it was killed, and only what is missing or damaged is translated. With RAY_ADDRESS set, Ray joins that cluster;
-else all is on this machine and its loopback.
+Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after
+`pip install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder. All machines must
+see both. The rows of NAME.parquet keep their order and are written to NAME-00000-of-00003.parquet and so on, with at most
+`--rows_per_file` rows per file and an additional column `translation`. A null stays null. Each worker has one model and one
+processor. An output file appears when it is complete: the same command continues after a kill, and translates only missing or
+damaged files. If RAY_ADDRESS is set, Ray joins that cluster. Otherwise everything runs on this machine and its loopback.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-# Rows that are in memory at once, enough to sort by length.
+# Rows in memory at once. Sorting by length needs many rows.
 BATCH_ROWS = 4096
-# What a finished file was made of, in the metadata of its schema.
+# The key of the schema metadata that identifies the input, the checkpoint and the options of an output file.
 ORIGIN = b"vaswani_hf.origin"
 
 
 class PartTranslator:
-    """A worker: one model, which translates a column of one range of rows after another."""
+    """A worker with one model. It translates one range of rows after another."""
 
     def __init__(self, arguments: argparse.Namespace):
-        """Loads nothing yet, so that what cannot be loaded is told as what cannot be translated is."""
+        """Load nothing, so that `__call__` reports loading errors like other errors."""
         self._arguments = arguments
         self._translator: Any = None
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Writes a translated file, which has its name when all of it is there; says which, and what went wrong."""
+        """Write one output file, and return its path and the error message, if there is one."""
         try:
             from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
 
@@ -54,7 +54,7 @@ class PartTranslator:
     def _write(self, part: dict[str, Any]) -> None:
         target, arguments = Path(part["target"]), self._arguments
         beams = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
-        # A name of its own: a worker of a run that was killed may take a moment to end.
+        # A unique name, because a worker of a killed run may still be writing.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
         with pyarrow.parquet.ParquetFile(part["path"]) as file:
             field = pyarrow.field(arguments.output_column, pyarrow.string())
@@ -72,7 +72,7 @@ class PartTranslator:
 
 
 def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
-    """The rows from `start` to before `stop`, in batches; row groups without one are not read."""
+    """The rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not read."""
     first = 0
     for group in range(file.num_row_groups):
         last = first + file.metadata.row_group(group).num_rows
@@ -86,13 +86,13 @@ def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def refuse(sentence: str, is_so: bool = True) -> None:
-    """End with a sentence."""
+    """End the process with an error message if `is_so`."""
     if is_so:
         sys.exit(f"translate_ray: {sentence}")
 
 
 def input_files(source: Path, output: Path) -> list[Path]:
-    """The Parquet files of the input, by name."""
+    """The Parquet files of the input, sorted by name."""
     refuse(
         f"INPUT must be a Parquet file or a folder of them, but '{source}' does not exist.",
         not source.exists(),
@@ -107,7 +107,7 @@ def input_files(source: Path, output: Path) -> list[Path]:
 
 
 def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The ranges of rows of a file, each with its output; refuses one without a column of texts, or with the output's."""
+    """The row ranges of a file with their output files. The file must have the text column, and must not have the output column."""
     column, output_column = arguments.column, arguments.output_column
     try:
         schema, rows = pyarrow.parquet.read_schema(path), pyarrow.parquet.read_metadata(path).num_rows
@@ -138,7 +138,7 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
     starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
-        # Numbered even if it is the only one: no two files of INPUT can then give the same name.
+        # A single output file is numbered too, so that two input files never have the same output.
         name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
         part = {
             "path": str(path.resolve()),
@@ -150,13 +150,13 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if a part is translated; an output that is damaged is named, and one of another origin is refused."""
+    """True if the output file of a part is complete. Print its name if it is damaged; refuse an output of another origin."""
     target, remedy = part["target"], "choose another OUTPUT, or remove it"
     if not os.path.exists(target):
         return False
     try:
         with pyarrow.parquet.ParquetFile(target, page_checksum_verification=True) as made:
-            # Every page is read: a file may be cut off, or changed, in its middle.
+            # Reading all pages finds damage in the middle of a file.
             rows = sum(len(batch) for batch in made.iter_batches())
             origin = (made.schema_arrow.metadata or {}).get(ORIGIN)
     except (pyarrow.ArrowException, OSError):
@@ -170,7 +170,7 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated; refuses files in the output that are not theirs."""
+    """The parts that are not translated. Refuse other files in the output folder."""
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
         is_stranger = str(path) not in targets
@@ -182,11 +182,11 @@ def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, A
 
 
 def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """Translate ranges of rows, as many at once as there are workers."""
+    """Translate row ranges in parallel, one per worker."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     is_local = not os.environ.get("RAY_ADDRESS")
     if is_local:
-        # So named for where it is the default: all that Ray starts listens on loopback only.
+        # Without a cluster mode, all processes of Ray listen on loopback only.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     local: Any = {"num_cpus": arguments.workers, "include_dashboard": False} if is_local else {}
     try:
@@ -198,7 +198,7 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
     refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
-    # A block for each part, or a worker would take several before another has one.
+    # One block per part, because otherwise one worker may get several parts while another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
     made = entries.map(
@@ -210,26 +210,30 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
 
 
 def main(words: list[str] | None = None) -> None:
-    """Translate every part that is not translated yet."""
+    """Translate the missing parts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", help="a checkpoint folder, or a repository of the Hub")
     parser.add_argument("input", type=Path, help="a Parquet file or a folder of them")
     parser.add_argument("output", type=Path, help="the folder of the translated files")
-    parser.add_argument("--column", default="text", help="the texts (text)")
+    parser.add_argument("--column", default="text", help="the column of the texts (text)")
     parser.add_argument("--output_column", default="translation", help="the new column (translation)")
     parser.add_argument(
-        "--rows_per_file", type=int, default=100_000, help="rows of an output at most (100000)"
+        "--rows_per_file",
+        type=int,
+        default=100_000,
+        help="the largest number of rows of an output file (100000)",
     )
+    parser.add_argument("--workers", type=int, default=1, help="parallel models, each on one processor (1)")
+    parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker (0)")
+    parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
+    parser.add_argument("--num_beams", type=int, help="default: the number of the checkpoint")
     parser.add_argument(
-        "--workers", type=int, default=1, help="models at work at once, each on one processor (1)"
-    )
-    parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each (0)")
-    parser.add_argument("--device", help="cpu or cuda; by default a GPU where a worker has one")
-    parser.add_argument("--num_beams", type=int, help="by default that of the checkpoint")
-    parser.add_argument(
-        "--engine", choices=("torch", "ctranslate2"), default="torch", help="what computes (torch)"
+        "--engine",
+        choices=("torch", "ctranslate2"),
+        default="torch",
+        help="the backend of the search (torch)",
     )
     arguments = parser.parse_args(words)
     for name in ("workers", "rows_per_file"):

@@ -1,7 +1,7 @@
-"""The numeric examples of the lecture notes, computed by this package, with every intermediate, as a page of Markdown.
+"""The numeric examples of the lecture notes, computed by this package with all intermediate results, as a page of Markdown.
 
-Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py holds each number against
-plain arithmetic, and says where the notes are wrong.
+Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py compares the numbers
+with plain arithmetic.
 """
 
 import argparse
@@ -29,7 +29,7 @@ POSITIONS, WIDTH, SHIFT = 4, 4, 2
 
 
 def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
-    """The package's attention with one head, whose queries, keys and values are so wide."""
+    """The attention of the package with one head, and with queries, keys and values of this width."""
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "d_k": width, "d_v": width}
     return VaswaniAttention(
         VaswaniConfig(d_model=2, **heads, attn_implementation="eager"), 1, 0, is_causal
@@ -37,7 +37,7 @@ def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
 
 
 def attention_example() -> dict[str, torch.Tensor]:
-    """Scores [1, 2], the same over sqrt(d_k), weights [1, 2] and context [1, 3] of a query and two keys and values."""
+    """Scores [1, 2], scaled scores [1, 2], weights [1, 2] and context [1, 3] of one query, two keys and two values."""
     query, key, value = (torch.tensor(rows)[None, None] for rows in (QUERY, KEYS, VALUES))
     attention = attention_of(len(QUERY[0]))
     scaled = attention.scores(query, key)
@@ -47,23 +47,23 @@ def attention_example() -> dict[str, torch.Tensor]:
 
 
 def masked_softmax_example() -> dict[str, torch.Tensor]:
-    """The causal mask, the masked scores and the weights, [3, 3] each, of a table of scores."""
+    """The causal mask, the masked scores and the weights of a table of scores, each [3, 3]."""
     table = torch.tensor(SCORES)
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
     mask = attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
-    # Queries against unit keys are the table itself, once the scaling is undone.
+    # With unit vectors as keys and without the scaling, the scores are the queries.
     query, key = table[None, None] / attention.scaling, torch.eye(length)[None, None]
     weights = attention.weights(query, key, mask)[0, 0]
     return {"mask": mask[0, 0], "masked": table.masked_fill(mask[0, 0] != 0, -math.inf), "weights": weights}
 
 
 def smoothing_example(form: str) -> dict[str, torch.Tensor]:
-    """Target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], in one form of smoothing."""
+    """Target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one form of smoothing."""
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])
     log_probs = torch.tensor([PROBABILITIES]).log()
-    # These are logits too: their softmax gives the probabilities again.
+    # The softmax of log-probabilities gives the probabilities, so that log-probabilities can serve as logits.
     loss = smoothed_cross_entropy(log_probs, torch.tensor([0]), None, SMOOTHING, form)
     return {
         "target": target,
@@ -90,13 +90,13 @@ def layer_norm_example() -> dict[str, torch.Tensor]:
 
 
 def schedule_example() -> dict[int, float]:
-    """The learning rate of the paper's base model at steps around its peak, which is at the last step of warmup."""
+    """The learning rate of the paper's base model at steps around the last step of warmup, which has the highest rate."""
     steps = (1, WARMUP_STEPS // 2, WARMUP_STEPS - 1, WARMUP_STEPS, WARMUP_STEPS + 1, 4 * WARMUP_STEPS)
     return {step: learning_rate(step, D_MODEL, WARMUP_STEPS) for step in steps}
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: 2x2 rotations, made of PE(shift) alone."""
+    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: blocks of 2x2 rotations with entries of PE(shift)."""
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [
         torch.stack([torch.stack([cos, sin]), torch.stack([-sin, cos])])
@@ -111,7 +111,7 @@ def table_of(
     columns: Sequence[str],
     form: str = ".4f",
 ) -> str:
-    """A table of Markdown: a name before each row of numbers, and a head; `form` is that of a format string."""
+    """A table in Markdown with a header and a name before each row. `form` is a format specification."""
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [
         f"| {name} | " + " | ".join(f"{float(number):{form}}" for number in row) + " |"
@@ -142,8 +142,8 @@ q = {QUERY[0]}, K = {KEYS}, V = {VALUES}, d_k = 3
 
 {context}
 
-The notes print the context [0.82 0.30 0.44]. Its last number is {found["context"][0, 2]:.4f}, so 0.43: 0.44 is what the
-rounded weights give, 0.53 · 0.2 + 0.47 · 0.7 = 0.435."""
+The notes print the context [0.82 0.30 0.44]. The last number is {found["context"][0, 2]:.4f}, which rounds to 0.43. Rounded weights
+give 0.53 · 0.2 + 0.47 · 0.7 = 0.435, which rounds to 0.44."""
 
 
 def masked_softmax_page() -> str:
@@ -158,8 +158,8 @@ def masked_softmax_page() -> str:
     )
     return f"""## Masked softmax (Section 3.2.3)
 
-A position attends to itself and to those before it. Scores, -inf where the mask hides a key (the package adds the
-smallest number of the dtype instead, {found["mask"].min():.4g}, which gives the same weights):
+A position attends to itself and to earlier positions. Masked scores are -inf here. The package adds the smallest number of the
+dtype instead, {found["mask"].min():.4g}, which gives the same weights:
 
 {table_of(found["masked"], rows, columns)}
 
@@ -167,12 +167,12 @@ Exponentials:
 
 {sums}
 
-Weights, each exponential over the sum of its row:
+Weights, each exponential divided by the sum of its row:
 
 {table_of(found["weights"], rows, columns)}
 
-The notes print weights that do not come from a softmax: their second row is 0.7 0.3, the softmax of 0.4 and 0.3 is
-{found["weights"][1, 0]:.2f} {found["weights"][1, 1]:.2f}. For 0.7 and 0.3 the two scores would have to differ by ln(7/3) = {math.log(7 / 3):.2f}, not by 0.1."""
+The notes print weights that do not come from a softmax: the second row is 0.7 0.3, but the softmax of 0.4 and 0.3 is
+{found["weights"][1, 0]:.2f} {found["weights"][1, 1]:.2f}. The weights 0.7 and 0.3 need scores that differ by ln(7/3) = {math.log(7 / 3):.2f}, not by 0.1."""
 
 
 def smoothing_page() -> str:
@@ -211,7 +211,7 @@ def layer_norm_page() -> str:
     return f"""## Layer normalization (Section 3.1)
 
 Mean {float(found["mean"]):.4f}; variance {variance:.4f}, the mean of the squared deviations (over 4, not 3); divisor
-sqrt(variance + eps) = {math.sqrt(variance + eps):.6f} with eps = {eps:g}; gain 1 and bias 0, as they are at the start of training.
+sqrt(variance + eps) = {math.sqrt(variance + eps):.6f} with eps = {eps:g}; gain 1 and bias 0, their initial values.
 
 {table_of(numbers, ("x", "x - mean", "layer norm"), columns)}"""
 
@@ -223,14 +223,14 @@ def schedule_page() -> str:
     columns = ("step^-0.5", "step · warmup^-1.5", "learning rate")
     return f"""## The schedule's peak (Section 5.3, Eq. (3))
 
-d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The smaller of the two columns counts, times d_model^-0.5 = {D_MODEL**-0.5:.6f}. They meet
-at the last step of warmup, where the rate is highest: d_model^-0.5 · warmup^-0.5 = {(D_MODEL * WARMUP_STEPS) ** -0.5:.6e}.
+d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The rate is the smaller of the two columns times d_model^-0.5 = {D_MODEL**-0.5:.6f}. Both columns are
+equal at the last step of warmup, where the rate is highest: d_model^-0.5 · warmup^-0.5 = {(D_MODEL * WARMUP_STEPS) ** -0.5:.6e}.
 
 {table_of(rows, [f"step {step}" for step in found], columns, ".6e")}"""
 
 
 def positions_page() -> str:
-    """The section on sinusoids and the map between them."""
+    """The section on sinusoids and the linear map between two positions."""
     encodings = sinusoids(torch.arange(POSITIONS), WIDTH)
     columns = ["sin(pos)", "cos(pos)", "sin(pos/100)", "cos(pos/100)"]
     matrix = rotation(SHIFT, WIDTH)
@@ -242,8 +242,8 @@ PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same, fo
 
 {table_of(encodings, [f"PE({position})" for position in range(POSITIONS)], columns)}
 
-PE(pos + k) is a linear map M of PE(pos), which k alone determines: for each frequency w the rotation
-[[cos kw, sin kw], [-sin kw, cos kw]], whose entries stand in PE(k). For k = {SHIFT}:
+PE(pos + k) is a linear map M of PE(pos). M depends on k only: for each frequency w it has the rotation
+[[cos kw, sin kw], [-sin kw, cos kw]], and its entries are entries of PE(k). For k = {SHIFT}:
 
 {table_of(matrix, [f"row {row}" for row in range(1, WIDTH + 1)], [f"column {column}" for column in range(1, WIDTH + 1)])}
 
@@ -265,6 +265,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
-    # A page is looked at through `head`, too.
+    # `python worked_numbers.py | head` must end without a traceback.
     signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)
     print(page())

@@ -1,7 +1,6 @@
-"""Write docs/recipe_keys.md, the page of all keys of a recipe, and configuration/recipe.schema.json, by which editors
-complete recipes.
+"""Writes docs/recipe_keys.md, the page of all keys of a recipe, and the JSON schema with which editors complete recipes.
 
-    python scripts/reference/recipe_reference.py
+python scripts/reference/recipe_reference.py
 """
 
 import ast
@@ -19,7 +18,7 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import recipe_classes
-from vaswani_hf.settings.base import Settings, shown
+from vaswani_hf.settings.base import Settings, as_yaml
 
 RECIPES = recipe_classes()
 
@@ -27,10 +26,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
-# The names by which code calls the owner of the keys of a section, and the folders and files in which to look first.
+# For each section: the variable names of its settings object in the package, and the files that are listed first.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
-    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/record.py")),
+    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
     "model": ({"config", "model"}, ("model/", "training/")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
@@ -38,7 +37,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
     "publishing": ({"publishing"}, ("publish/", "training/run.py")),
 }
-# Files with fields that also have methods, which may use a field that no other file reads.
+# Files whose classes have fields and methods: a method may be the only reader of a field.
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
 HEAD = """# The keys of a recipe
 
@@ -51,7 +50,7 @@ A key of the command line replaces the key of the file: `vaswani train RECIPE --
 
 
 def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
-    """The keys of the recipes of a task by section. The keys at the top are the section ""."""
+    """The keys of the recipes of a task by section. The section "" has the keys outside of sections."""
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
@@ -92,7 +91,7 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 
 def uses_of(section: str, key: str) -> list[str]:
-    """The files of the package that read a key, as an attribute or by the name of a kind of files."""
+    """The files of the package that read a key."""
     owners, places = OWNERS[section]
     _, _, kind = key.partition("_")
     found = []
@@ -101,7 +100,7 @@ def uses_of(section: str, key: str) -> list[str]:
             names = {"self"} if name in FIELDS_AND_METHODS else owners
             owner, read = _read(node)
             is_attribute = read == key and owner in names
-            # `f"{split}_source"` reads the keys of all splits.
+            # An expression such as `f"{split}_source"` reads the keys of all splits.
             is_kind = (
                 isinstance(node, ast.JoinedStr)
                 and isinstance(node.values[-1], ast.Constant)
@@ -172,7 +171,7 @@ def default_words(field: FieldInfo) -> str:
     """The default of a key as YAML writes it."""
     if field.is_required():
         return "required"
-    return "" if field.default == "" else f"`{shown(field.default)}`".replace("'", "")
+    return "" if field.default == "" else f"`{as_yaml(field.default)}`".replace("'", "")
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:
@@ -187,7 +186,7 @@ def page() -> str:
     """The content of the page."""
     lines = [HEAD]
     for section, keys in all_keys().items():
-        lines += [f"## {section or 'The keys at the top'}", ""]
+        lines += [f"## {section or 'Keys outside of sections'}", ""]
         lines += ["| key | type | default | range | meaning | field | use |", "|---|---|---|---|---|---|---|"]
         for key, found in keys.items():
             field = found[0][1]

@@ -161,10 +161,10 @@ def test_pairs_in_memory_are_hashed_each_time(calls):
 def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
     monkeypatch.setattr(tokenizer_training, "TRAINING_PAIRS", 5000)
     pairs = Dataset.from_dict({"source": [str(row) for row in range(count)], "target": ["x"] * count})
-    seen = [int(text) for text in tokenizer_training.texts_of(pairs, ("source",), max_length=8)]
+    seen = [int(text) for text in tokenizer_training.training_texts(pairs, ("source",), max_length=8)]
     assert len(seen) == len(set(seen)) == min(count, 5000) if count != 12_345 else 4000 < len(seen) <= 5000
     assert max(np.diff([-1, *seen, count])) <= (1 if count <= 5000 else 2001)
-    streamed = tokenizer_training.texts_of(pairs.to_iterable_dataset(), ("source",), max_length=8)
+    streamed = tokenizer_training.training_texts(pairs.to_iterable_dataset(), ("source",), max_length=8)
     assert [int(text) for text in streamed] == list(range(min(count, 5000)))
 
 

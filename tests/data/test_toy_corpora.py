@@ -7,7 +7,7 @@ from sentences import rows
 
 from vaswani_hf.data import toy_corpora
 from vaswani_hf.data.toy_corpora import english_words, german_words, grammar_trees, num_digits, number_pairs
-from vaswani_hf.data.trees import tree_of
+from vaswani_hf.data.trees import tree_from_text
 
 SPLITS = ("train", "validation", "test")
 HAND_WRITTEN = """
@@ -68,7 +68,7 @@ def test_digits_are_counted_in_words():
 
 def test_trees_are_those_of_a_treebank():
     for tree in grammar_trees(150, 1, "train"):
-        assert tree_of(str(tree)) == tree and len(tree.words) <= 18
+        assert tree_from_text(str(tree)) == tree and len(tree.words) <= 18
 
 
 def test_the_corpora_have_not_changed():

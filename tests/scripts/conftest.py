@@ -12,7 +12,6 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 @pytest.fixture(scope="session")
 def script():
     """A function from the name of a script to its module."""
-
     # Scripts import their neighbours, as they do when Python runs them.
     sys.path.append(str(SCRIPTS / "benchmarks"))
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +16,14 @@ from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
 from .lines import check_equally_many
-from .options import SEARCH, ComputingOptions, check_file, on_command_line, translation_options
+from .options import (
+    SEARCH,
+    ComputingOptions,
+    check_different,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run it again with another name"
@@ -149,11 +155,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
                 f"`--compare` must have two systems or more, but there is only {systems[0]}; name another one, or leave "
                 "out `--compare`."
             )
-        # Two paths to the same folder are one system.
-        places = [os.path.realpath(name) if os.path.exists(name) else name for name in systems]
-        for number, name in enumerate(systems):
-            if places[number] in places[:number]:
-                raise ValueError(f"`--compare` must have different systems, but {name} is there twice.")
+        check_different("--compare", systems)
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
         if unused and all(map(_is_file, systems)):
             raise ValueError(
@@ -224,13 +226,13 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
 
 def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
     """Print the scores of the trees of a parser, or of finished trees."""
-    from ..data.trees import read_treebank, tree_files
+    from ..data.trees import read_treebank, treebank_files
     from ..parsing import bracketing
     from ..parsing.parser import Parser
 
     # Fail at once if standard output is closed.
     standard_output()
-    gold = [tree for path in tree_files([treebank]) for tree in read_treebank(path)]
+    gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
     if _is_file(options.model_name):
@@ -247,7 +249,7 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
         trees = scores.pop("trees")
         _print_scores(options, scores, bracketing.scores_as_text)
         if file is not None:
-            file.write(bracketing.lines_of(trees).encode(errors="replace"))
+            file.write(bracketing.trees_as_lines(trees).encode(errors="replace"))
 
 
 def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:
@@ -357,7 +359,7 @@ def _score_one(
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         record = readable_record(recipe_file(Path(translator.model.name_or_path)))
     task = TASKS["translation" if record is None else record.task]
-    given = {
+    given: dict[str, Any] = {
         key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
     }
     settings = task.evaluation_settings.load(given, "--")

@@ -8,6 +8,7 @@ these dataclasses too.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -76,6 +77,16 @@ def check_file(option: str, path: str) -> None:
     """Refuse the value of an option if the value is not the name of a file."""
     if not Path(path).is_file():
         raise ValueError(f"`{option}` must be an existing file, but is {path}.")
+
+
+def check_different(option: str, names: Sequence[str]) -> None:
+    """Refuse a model that is named twice. Two paths to the same folder are the same model."""
+    places = set()
+    for name in names:
+        place = os.path.realpath(name) if os.path.exists(name) else name
+        if place in places:
+            raise ValueError(f"`{option}` names {name} twice; name it once.")
+        places.add(place)
 
 
 class _TranslationBase(Options):

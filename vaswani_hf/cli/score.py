@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..data.lines import decoded, read_raw_lines
+from ..data.lines import decode_line, read_raw_lines
 from ..model.inputs_vaswani import InvalidInput, try_parse
 from ..model.translator_vaswani import Translation
-from .lines import check_equally_many, count_lines, naming_bad_lines, translation_as_json, with_progress
+from .lines import check_equally_many, count_lines, report_bad_lines, translation_as_json, with_progress
 from .options import (
     SCORING,
     ComputingOptions,
@@ -26,12 +26,13 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     """The options of `vaswani score`."""
 
     source: str
-    """sentences, one per line (plain or .gz)"""
+    """a file with one source sentence per line (plain or .gz)"""
     target: str
-    """their translations, line by line (plain or .gz)"""
+    """a file with the translations of `--source`, line by line (plain or .gz)"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed log-probability,
-    the score (with length penalty and coverage), the log-probabilities of the tokens"""
+    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, a line has
+    three columns: the sum of the log-probabilities, the score (with length penalty and coverage), and the
+    log-probability of each token"""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -42,7 +43,7 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
 
 
 def run(options: ScoreOptions) -> None:
-    """Write a line for each pair of lines: the summed log-probability, the score, and those of the tokens."""
+    """Print one line for each pair of lines."""
     from ..translation.translator import Translator
 
     output = standard_output()
@@ -57,13 +58,13 @@ def run(options: ScoreOptions) -> None:
     settings = options.translation_settings()
     scored = translator.score(sources, targets, return_alignments=options.as_json, **settings)
     place = f"{options.source} and {options.target}"
-    for translation in with_progress(naming_bad_lines(scored, place), "scoring", total):
+    for translation in with_progress(report_bad_lines(scored, place), "scoring", total):
         output.write(translation_as_json(translation) if options.as_json else _as_columns(translation))
 
 
 def _texts(path: str) -> Iterator[str | InvalidInput]:
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield try_parse(decoded, line, number, path)
+        yield try_parse(decode_line, line, number, path)
 
 
 def _as_columns(translation: Translation) -> bytes:

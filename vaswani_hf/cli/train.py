@@ -18,10 +18,10 @@ class RecipeOptions(Options):
 def run(options: RecipeOptions) -> None:
     """Load the recipe and train."""
     from ..recipe.loading import load_recipe
-    from ..training.processes import Outliving, Processes
+    from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
 
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from it.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
-    with redirect_stderr(Outliving(sys.stderr)):
+    with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

@@ -7,11 +7,12 @@ contained a set of sentence pairs containing approximately 25000 source tokens a
 2. `EndlessSampler` puts the batches of all epochs one after the other and gives each process its share.
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads them into the tensors that the model takes.
 
-The trainer connects them in its `get_train_dataloader`. Need not be read to understand the flow: streams.py (batches of a
-stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped files).
+The trainer connects them in its `get_train_dataloader`. You need not read these files to understand the flow:
+streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped
+files).
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L length of a
-sentence, all lengths in tokens.
+Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L
+length of a sentence, all lengths in tokens.
 """
 
 import bisect
@@ -46,12 +47,12 @@ class _Packing(NamedTuple):
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Batches of pairs of similar lengths, each within a budget of source tokens and a budget of target tokens.
+    """Batches of pairs of similar lengths, within a budget of source tokens and one of target tokens.
 
-    A budget counts positions with padding: the number of pairs times the length of the longest sentence. There are as few
-    batches as the budgets allow, and the batches are about equally full. The bounds of batches depend on the lengths only,
-    so that each epoch has the same number of batches. Each epoch permutes the pairs of each length bucket, and then the
-    batches. Without a seed (validation) nothing is permuted.
+    A budget counts positions with padding: the number of pairs times the length of the longest sentence.
+    There are as few batches as the budgets allow, and the batches are about equally full. The bounds of
+    batches depend on the lengths only, so that each epoch has the same number of batches. Each epoch permutes
+    the pairs of each length bucket, and then the batches. Without a seed (validation) nothing is permuted.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """`source_lengths` and `target_lengths` [N] are in tokens, `source_tokens` and `target_tokens` are the budgets.
+        """The lengths [N] and the two budgets are in tokens.
 
         `pairs_of` is for weighted corpora: it gives the [N] pairs that have these lengths in an epoch.
         """
@@ -107,7 +108,7 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The batches of a window of a stream, from short to long: the numbers of the pairs of each batch, [B] int64."""
+    """The batches of a window of a stream, from short to long: [B] numbers of pairs for each batch."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -136,7 +137,7 @@ def _pack(
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The numbers of the pairs in an order in which neighbours have similar lengths, [N] int64. The sort is stable."""
+    """Sort pairs so that neighbours have similar lengths: the numbers of the pairs, [N] int64. Stable."""
     # NumPy sorts 16-bit integers several times as fast.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
@@ -148,10 +149,10 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """The bounds of the fewest batches within both budgets, with the smallest share of the budgets that suffices.
+    """The bounds of the fewest batches within both budgets, all about equally full.
 
-    If each batch used the whole budget, the last batch would have only the few pairs that are left. An optimizer step
-    would give these few pairs the weight of a full batch.
+    If each batch used the whole budget, the last batch would have only the few pairs that are left. An
+    optimizer step would give these few pairs the weight of a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -164,8 +165,8 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The shares of `count` batches add up to `total`. The last batches have a share that is larger by one, because
-        # one pair less in each batch may be too much.
+        # The shares of `count` batches add up to `total`. The last batches have a share that is larger by
+        # one, because one pair less in each batch may be too much.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -200,7 +201,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # A bucket that fills an empty batch fills the next batches in the same way while the budgets stay equal.
+            # A bucket that fills an empty batch fills the next batches in the same way while the budgets stay
+            # equal.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -220,10 +222,10 @@ def _batch_bounds(
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     """The batches of one process in epoch after epoch, as lists of (epoch, number of the pair).
 
-    The batches of all epochs are one sequence, for any number of processes. Process r of n takes each batch whose number
-    in the sequence has the remainder r when divided by n. With gradient accumulation over a batches, optimizer step s
-    therefore takes the n * a batches from s * n * a on. These batches may belong to two epochs. A killed run continues at
-    its next batch.
+    The batches of all epochs are one sequence, for any number of processes. Process r of n takes each batch
+    whose number in the sequence has the remainder r when divided by n. With gradient accumulation over a
+    batches, optimizer step s therefore takes the n * a batches from s * n * a on. These batches may belong to
+    two epochs. A killed run continues at its next batch.
     """
 
     def __init__(
@@ -263,8 +265,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 class PairRows(torch.utils.data.Dataset):
     """Encoded pairs for a `DataLoader`, which reads all pairs of a batch with one call.
 
-    `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus is not held in memory. Each
-    worker process maps the file itself.
+    `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus is not held in
+    memory. Each worker process maps the file itself.
     """
 
     def __init__(self, pairs: Dataset):
@@ -298,9 +300,10 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Encoded pairs by (epoch, number), as `EndlessSampler` gives them. Each pair has its `epoch`, for BPE-dropout.
+    """Encoded pairs by (epoch, number), as `EndlessSampler` gives them. Each pair gets its `epoch`.
 
-    Weighted corpora may have a pair several times in an epoch: the numbers N + n, 2 N + n, … mean `copy` 1, 2, … of pair n.
+    Weighted corpora may have a pair several times in an epoch: the numbers N + n, 2 N + n, … mean `copy` 1,
+    2, … of pair n.
     """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
@@ -314,9 +317,9 @@ class EpochPairs(PairRows):
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With BPE-dropout the text of a pair is encoded again. The seed of the random generator consists of seed, epoch, index
-    and copy of the pair, so that the result does not depend on an interruption or on the number of data workers. Dropout
-    makes sentences longer; the budgets count the tokens without dropout.
+    With BPE-dropout the text of a pair is encoded again. The seed of the random generator consists of seed,
+    epoch, index and copy of the pair, so that the result does not depend on an interruption or on the number
+    of data workers. Dropout makes sentences longer; the budgets count the tokens without dropout.
     """
 
     def __init__(
@@ -361,7 +364,7 @@ class PairCollator:
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """The sequences padded on the right with `filler`, and the mask that is 0 on padding, both [B, L] int64."""
+    """The sequences padded on the right, and the mask that is 0 on padding, both [B, L] int64."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)
@@ -372,10 +375,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
-    """Cut a batch into parts of about equally many neighbouring pairs, and remove unneeded padding from each part.
+    """Cut a batch into parts of about equally many neighbouring pairs without unneeded padding.
 
-    A part has at most `positions` positions on each side, unless a single pair has more. `are_texts` means that inputs and
-    labels are the same text. A batch that is small enough is the only part.
+    A part has at most `positions` positions on each side, unless a single pair has more. `are_texts` means
+    that inputs and labels are the same text. A batch that is small enough is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

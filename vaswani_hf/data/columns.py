@@ -1,6 +1,7 @@
 """Columns of an encoded corpus, read from memory-mapped Arrow files.
 
-`datasets` would read rows one by one after a pair was dropped, and would make a Python integer of each token.
+This module is faster than `datasets`, which reads rows one by one after `select` and makes a Python integer
+of each token.
 
 Legend of shapes: N pairs of the corpus, B pairs of a batch.
 """

@@ -1,12 +1,14 @@
 """The corpus of a run: text -> sentence pairs -> token ids.
 
-1. `load_pairs` makes a dataset with the columns `source` and `target` of files, of a dataset of the Hub, or of a stream.
-2. `prepare_pairs` drops unsuitable pairs and encodes the others into token ids, once, in the cache of `datasets`.
+1. `load_pairs` makes a dataset with the columns `source` and `target` of files, of a dataset of the Hub, or
+   of a stream.
+2. `prepare_pairs` drops unsuitable pairs and encodes the others into token ids, once, in the cache of
+   `datasets`.
 3. `Corpus` holds the encoded splits. batching.py makes batches of them.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). Need not be read to understand the flow:
-pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast encoding), corpus_cache.py (the
-digest of a corpus), weighted_corpora.py, memory.py.
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
+understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
+encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
 Legend of shapes: N pairs of a batch of text.
 """
@@ -38,7 +40,7 @@ from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
 from .memory import mapped_files
 from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
-from .text_encoder import SerializedTokenizer, serialized, text_encoder
+from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
 from .weighted_corpora import WeightedPairs
 
 TEXT_FEATURES = {side: Value("string") for side in SIDES}
@@ -49,9 +51,9 @@ ID_FEATURES = {
     "target_length": Value("int32"),
 }
 
-# The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters per token.
-# Without this limit a line of 100,000 equal characters would have few and very long tokens: the line would pass the limit
-# in tokens, and its tokens would take entries of the vocabulary from words.
+# The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
+# per token. Without this limit a line of 100,000 equal characters would have few and very long tokens: the
+# line would pass the limit in tokens, and its tokens would take entries of the vocabulary from words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -62,17 +64,18 @@ CHARACTERS_PER_TOKEN = 16
 class PairSource:
     """Where pairs come from: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
 
-    A field for files is a path, a shell pattern, or a list of both. `source_file` and `target_file` need equally many
-    files.
+    A field for files is a path, a shell pattern, or a list of both. `source_file` and `target_file` need
+    equally many files.
     """
 
     # UTF-8 text with one sentence per line, plain or `.gz`, and the translations line by line.
     source_file: Files | None = None
     target_file: Files | None = None
-    # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences (JSON text in
-    # CSV), or with one column per language.
+    # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences
+    # (JSON text in CSV), or with one column per language.
     pairs_file: Files | None = None
-    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the columns of `pairs_file`.
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the columns of
+    # `pairs_file`.
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
@@ -89,8 +92,8 @@ class PairSource:
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     """The pairs as a dataset with the text columns `source` and `target`.
 
-    `datasets` reads files into its cache once, and again after they have changed. A stream raises errors about its
-    content during the iteration.
+    `datasets` reads files into its cache once, and again after they have changed. A stream raises errors
+    about its content during the iteration.
     """
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
@@ -161,7 +164,7 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Two columns of a split of `data.dataset` as pairs; None if the recipe names no dataset or no such split."""
+    """Two columns of a split of `data.dataset` as pairs; None without a dataset or such a split."""
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -184,7 +187,7 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """The pairs of several training corpora one after the other, with the number of the corpus of each pair."""
+    """The pairs of several training corpora, one after the other, with the number of their corpus."""
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)
@@ -209,10 +212,10 @@ def load_splits(
             check_split(pairs, data, split)
         return pairs
 
-    return {split: naming_the_split(split, load_checked, split) for split in SPLITS}
+    return {split: call_naming_split(split, load_checked, split) for split in SPLITS}
 
 
-def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Call a function that reads or encodes a split. Errors about files and text name the split."""
     try:
         return function(*args, **kwargs)
@@ -222,24 +225,28 @@ def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) 
         raise ValueError(f"`data`, {split} split: {words}") from error
 
 
-def split_name(data: CorpusData, split: str) -> str:
-    """The files of a split, or the dataset and the key of the split, for messages."""
-    return (
-        " and ".join(data.files(split))
-        or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
-    )
+def split_name(data: DataSettings, split: str) -> str:
+    """The name of a split for messages: its files, or its dataset and key, or the generated corpus."""
+    if files := data.files(split):
+        return " and ".join(files)
+    if dataset := getattr(data, "dataset", None):
+        return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    return f"`data.corpus: {data.corpus}`"
 
 
-def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: str) -> None:
-    """Refuse a split without a pair that has text on both sides and is short enough for `max_length` tokens.
+def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
+    """Refuse a split without text. Training and validation also need a pair that is short enough.
 
-    `fault` is the message for a split in which each pair has an empty side. Without `max_length` any length is allowed.
+    `fault` is the message for a split in which each pair has an empty side.
     """
+    name = split_name(data, split)
+    max_length = data.max_length
     with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
     first = next(with_text, None)
     if first is None:
         raise ValueError(f"{name} {fault}")
-    if max_length is None:
+    if split == "test":
+        # The test split is scored without a limit of the length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
@@ -278,7 +285,7 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count [N] pairs. An outcome is the number of a field, from 0 for `kept` to 4 for `too_many_characters`."""
+        """Count [N] pairs. An outcome is the position of a field of this class, such as 0 for `kept`."""
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
             setattr(self, counter.name, getattr(self, counter.name) + count)
@@ -312,13 +319,14 @@ def prepare_pairs(
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
     """The cleaned pairs as token ids, and the counts of dropped pairs.
 
-    Without a target tokenizer each text is its own target. A dataset is encoded once, into the cache of `datasets`. A
-    stream is encoded while it is read; its report changes at the same time, in the process that reads the stream.
+    Without a target tokenizer each text is its own target. A dataset is encoded once, into the cache of
+    `datasets`. A stream is encoded while it is read; its report changes at the same time, in the process that
+    reads the stream.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
-        source_tokenizer=serialized(source_tokenizer),
-        target_tokenizer=None if target_tokenizer is None else serialized(target_tokenizer),
+        source_tokenizer=serialize_tokenizer(source_tokenizer),
+        target_tokenizer=None if target_tokenizer is None else serialize_tokenizer(target_tokenizer),
         max_length=max_length,
         max_length_ratio=max_length_ratio,
         keep_text=keep_text,
@@ -355,7 +363,8 @@ def prepare_pairs(
 class PairEncoder:
     """Encodes batches of text pairs and decides which pairs to keep.
 
-    The cache of `datasets` finds encoded pairs by a hash of the fields. The result therefore depends on the fields only.
+    The cache of `datasets` finds encoded pairs by a hash of the fields. The result therefore depends on the
+    fields only.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -430,12 +439,14 @@ class PairEncoder:
 class Corpus:
     """The data of a run. Creating a `Corpus` cleans and encodes the training and the validation split."""
 
-    # The splits "train", "validation" and "test" with the columns `source` and `target`; None without such a split.
+    # The splits "train", "validation" and "test" with the columns `source` and `target`; None without such a
+    # split.
     texts: dict[str, Any]
     source_tokenizer: PreTrainedTokenizerFast
     # The same object as `source_tokenizer` for a shared vocabulary.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked tokens.
+    # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked
+    # tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The longest sentence of training and validation (tokens).
@@ -477,7 +488,7 @@ class Corpus:
             tokenizers = (self.text_tokenizer, None)
         else:
             tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        encoded, self.reports[split] = naming_the_split(
+        encoded, self.reports[split] = call_naming_split(
             split,
             prepare_pairs,
             self.texts[split],

@@ -20,15 +20,16 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
-# The digest of a stream is that of its first pairs. They are few, because each start of a run reads them again.
+# The digest of a stream is that of its first pairs. They are few, because each start of a run reads them
+# again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
     """The `count` of the training pairs and their `sha256`. A resumed run compares both with the earlier run.
 
-    The digest does not depend on the place and the time of the encoding. The digest of a stream is the hash of its
-    first thousand pairs, and its `count` is None.
+    The digest does not depend on the place and the time of the encoding. The digest of a stream is the hash
+    of its first thousand pairs, and its `count` is None.
     """
     if isinstance(pairs, IterableDataset):
         # Copy the stream, because a stream and the streams derived from it share their position.
@@ -76,7 +77,7 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def cache_key(pairs: Dataset, options: Any) -> str:
-    """A hash of the sizes and modification times of a dataset's files, and of the options that decide a cached file."""
+    """A hash of the sizes and modification times of the files of a dataset, and of `options`."""
     files = [file["filename"] for file in pairs.cache_files]
     stamps = [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     text = json.dumps([__version__, len(pairs), stamps, options], sort_keys=True)

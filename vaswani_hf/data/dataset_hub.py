@@ -15,16 +15,17 @@ from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
 
-# By default `datasets` counts downloads: it sends the names of datasets, also of private ones, to a fixed address.
+# By default `datasets` counts downloads: it sends the names of datasets, also of private ones, to a fixed
+# address.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """The section `data` with the commit of its dataset, and with the licence of the card if the recipe has none.
+    """The section `data` with the commit of its dataset, and with the licence in the dataset card.
 
-    `earlier` is the section that the run to be resumed has recorded. Its commit stays, unless the recipe names another
-    commit.
+    A licence in the recipe stays. `earlier` is the section that the run to be resumed has recorded. Its
+    commit stays, unless the recipe names another commit.
     """
     if data.dataset is None:
         return data
@@ -82,7 +83,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
 def open_dataset(
     name: str, config: str | None, *, split: str, revision: str | None, streaming: bool
 ) -> Dataset | IterableDataset:
-    """A split of a dataset of the Hub or of a local folder; refuses a cached commit that is not `revision`."""
+    """Load a split of a dataset of the Hub or of a local folder. Refuse a commit other than `revision`."""
     dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
     files = getattr(dataset, "cache_files", [])
     # In the cache of `datasets` the folder of a dataset of the Hub has the name of its commit.

@@ -11,7 +11,8 @@ from typing import Any
 # The bytes of memory-mapped files that may stay resident.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
-# Values in bytes of three options of `mallopt`: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD, M_TOP_PAD.
+# Values in bytes of three options of `mallopt`: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD,
+# M_TOP_PAD.
 _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
 
@@ -39,14 +40,14 @@ def keep_free_memory() -> None:
 
 
 class MappedFiles:
-    """The memory-mapped Arrow files of this process. A page counts as resident memory after its first access."""
+    """The memory-mapped Arrow files of this process. A page becomes resident at its first access."""
 
     def __init__(self) -> None:
         self._shared_bytes_after_release = 0
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Drop the resident pages if there are many. The system reads a dropped page again at the next access."""
+        """Drop the resident pages if there are many. The next access reads a dropped page again."""
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
             return

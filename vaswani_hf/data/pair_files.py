@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow
 import pyarrow.parquet
 
-from .lines import parse_json, read_lines, refuse_half_characters
+from .lines import parse_json, read_lines, refuse_lone_surrogates
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -24,7 +24,7 @@ csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, name: str) -> list[str]:
-    """The existing files that a field names; the files of a pattern are sorted by name."""
+    """The files of a field of `PairSource`. The files of a shell pattern are sorted by name."""
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
@@ -46,7 +46,7 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """The record of `vaswani distill` in the first line of each file of pairs; empty for other files."""
+    """The record of `vaswani distill` in the first line of each file; {} for a file without a record."""
     records = []
     try:
         for path in existing_files(files, "pairs_file") if files else []:
@@ -54,7 +54,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
     except (OSError, ValueError):
-        # Reading the pairs reports this error.
+        # `load_pairs` reports the error later.
         return []
     return records
 
@@ -62,9 +62,10 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
 def read_pairs(
     shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
 ) -> Iterator[dict[str, str]]:
-    """The pairs of files, one shard after the other.
+    """Yield the pairs of files, one shard after the other.
 
-    The hash that `datasets` computes of the arguments changes with `cache_key`.
+    `datasets` hashes the arguments to find the pairs in its cache. `cache_key` changes the hash if a file has
+    changed.
     """
     for files in shards:
         is_empty = True
@@ -77,7 +78,7 @@ def read_pairs(
 
 
 def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """The pairs of one file, or of a source and a target file. The keys are the fields of `PairSource`."""
+    """Yield the pairs of one file, or of a source and a target file. The keys are fields of `PairSource`."""
     if "text_file" in files:
         for line in read_lines(files["text_file"]):
             yield {"source": line, "target": line}
@@ -112,7 +113,7 @@ def _read_json(path: str) -> Iterator[dict]:
     is_first = True
     for number, line in enumerate(lines, 1):
         if is_first and line.lstrip().startswith("["):
-            # With the blank lines before it, so that errors count lines as the file does.
+            # Keep the blank lines before the array, so that line numbers in errors are right.
             yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, path)
         elif line.strip():
             is_first = False
@@ -127,7 +128,7 @@ def _read_csv(path: str) -> Iterator[dict]:
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # `DictReader` gives surplus fields the key None, and missing fields the value None.
+            # `DictReader` gives surplus fields the key None and missing fields the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row
@@ -152,10 +153,10 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """The two sentences of one example. A missing value is an empty sentence, which preparation.py drops."""
+    """The two sentences of an example. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # A language may be called so.
+    # A language may have the name "translation". Then the row has one column per language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")
@@ -171,6 +172,6 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
         text = texts[language] if texts[language] is not None else ""
         if not isinstance(text, str):
             raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
-        refuse_half_characters(text, f"The column `{language}`")
+        refuse_lone_surrogates(text, f"The column `{language}`")
         pair[side] = text
     return pair

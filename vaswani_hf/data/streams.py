@@ -1,7 +1,8 @@
 """Token-budget batches of a stream, whose size is unknown and which is read during the training.
 
-`EndlessStream` reads the stream window by window, and makes batches of each window as batching.py makes batches of a
-corpus. A killed run continues exactly, because its checkpoint has the state of the current window.
+`EndlessStream` reads the stream window by window, and makes batches of each window as batching.py makes
+batches of a corpus. A killed run continues exactly, because its checkpoint has the state of the current
+window.
 """
 
 from collections.abc import Iterator
@@ -18,16 +19,15 @@ _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """The batches of a stream of prepared pairs that one process takes, epoch after epoch.
+    """The batches of one process from a stream of encoded pairs, in epoch after epoch.
 
-    The stream is read window by window, from its shards in an order of the epoch; the pairs of a window are
-    permuted, then sorted and cut like a whole corpus by `TokenBudgetSampler`, and its batches are permuted. A
-    rest of less than a full batch at the end of an epoch joins the last window. Every process reads the whole
-    stream. Each pair is given the number of its `epoch`. The loader is `DataLoader(stream, batch_size=None,
-    collate_fn=collator)`, without workers, because the reading process has the state.
+    The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
+    If less than a full batch is left at the end of an epoch, these pairs belong to the last window. Every
+    process reads the whole stream. Use `DataLoader(stream, batch_size=None, collate_fn=collator)` without
+    workers, because the state of the stream is in the process that reads it.
     """
 
-    # The number is not known before the stream was read.
+    # The number of batches is unknown until the stream was read.
     batches_per_epoch = None
 
     def __init__(
@@ -41,22 +41,22 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """Starts at the beginning of a stream of `prepare_pairs`; a window is worth `window_batches` batches."""
+        """`pairs` is a stream of `prepare_pairs`. A window has the tokens of `window_batches` batches."""
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed
         self._num_processes = num_processes
         self._process_index = process_index
         self._window_batches = window_batches
-        # The window that is read, and the number of batches, of all epochs and processes, that are done.
+        # The current window, and the number of finished batches of all epochs and processes.
         self._window: dict[str, Any] = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": None}
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state for `load_state_dict`. It is the same in all processes, for any number of processes.
+        """The state for `load_state_dict`. All processes have the same state, for any number of processes.
 
-        `position` is the number of batches, of all epochs and processes, that are done; None means all that
-        were taken.
+        `position` is the number of finished batches of all epochs and processes. None means all batches that
+        the iterator has given.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -66,25 +66,25 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the next iteration go on from a `state_dict`; little more than one window is read again."""
+        """Let the next iteration continue from a `state_dict`. It reads little more than one window again."""
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # Each process reads on to the last batch of all, so that all have the same state.
+        # Each process takes one batch for every process, so that all processes have the same state.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
 
     def _sequence(self) -> Iterator[list[dict[str, Any]]]:
-        """The batches of all epochs and processes, without those that are done."""
+        """The batches of all epochs and processes, without the finished batches."""
         done = self._position
         number = self._window["first_batch"]
         epoch = self._window["epoch"]
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # The last epoch of a resumed run may be over.
+            # The epoch of a resumed run may have no pairs left.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -102,18 +102,19 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """The windows of an epoch from a place in the stream on, each with the place where it begins."""
+        """The windows of an epoch from the place `start` on, each with the place where it begins."""
         source_tokens, target_tokens = self._budgets
-        # Whole numbers, because a sum of fractions would depend on where a run was resumed.
+        # Count in integers, because the rounding of a sum of fractions would depend on where a run was
+        # resumed.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # The number of pairs of the window, what they fill, and the place after them, once they are enough.
+        # Set when the window is full: its number of pairs, their size, and the place after them.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # One batch more is read, to see that the rest of the epoch is worth a window.
+            # Read one more batch, because less than a batch at the end of the epoch belongs to this window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -128,7 +129,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Pairs of equal lengths would meet in the same batches each time.
+        # Permute the pairs, because otherwise the same pairs of equal lengths would share a batch in each
+        # epoch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])
@@ -138,10 +140,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """The pairs of a stream, epoch by epoch, from any place on, from several shards in turn.
+    """The pairs of a stream, epoch by epoch, from several shards in turn, from any place on.
 
-    Each epoch takes the shards in another order. The buffer with which `datasets` shuffles a stream is lost
-    if a run stops. A stream of a single shard is read in its order.
+    Each epoch has another order of the shards. The shuffle buffer of `datasets` is not used, because it is
+    lost if a run stops. A stream with a single shard is read in its own order.
     """
 
     def __init__(self, pairs: IterableDataset, seed: int):
@@ -153,7 +155,7 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch: the open shards and their places, how many were opened, the next shard."""
+        """The place in the epoch: open shards and their places, number of opened shards, next shard."""
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
@@ -173,7 +175,7 @@ class ShuffledShards:
                 self._turn = (self._turn + 1) % len(self._open)
                 yield pair
                 continue
-            # The next shard takes the place of one that is over.
+            # The next shard replaces a finished shard.
             del self._open[self._turn]
             if self._num_opened < len(order):
                 self._open_next(order, epoch, self._turn)
@@ -185,7 +187,7 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # Views of one stream share its position; a shard has its own position.
+        # All views of a stream share one position. Only a shard has a position of its own.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

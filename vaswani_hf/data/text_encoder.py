@@ -16,28 +16,28 @@ _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON, without padding and truncation, and its treatment of special tokens in a text."""
+    """A tokenizer as JSON without padding and truncation, and whether special tokens in a text are text."""
 
     text: str
     split_special_tokens: bool
 
 
-def serialized(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """A tokenizer in a form that does not depend on where it was loaded from and what it was used for."""
+def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
+    """A tokenizer in a form that does not depend on its folder or on earlier calls."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
 
 
-# Each worker process keeps the two tokenizers of a run, with their words.
+# Two entries, because a run has a source and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """The encoder of a tokenizer, which a process makes once."""
+    """The encoder of a tokenizer. Each process creates it once."""
     return TextEncoder(tokenizer)
 
 
 class TextEncoder:
-    """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, but each distinct word once.
+    """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, each distinct word once.
 
     A tokenizer spends most of its time on words that it has encoded before. Looking words up takes
     a third of the time (scripts/benchmarks/encoding.md).
@@ -58,7 +58,7 @@ class TextEncoder:
             and _splits_before_spaces(parts["pre_tokenizer"])
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
-        # The ids of each word as bytes, because bytes are joined faster than lists.
+        # The ids of each word as bytes, because Python joins bytes faster than lists.
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
@@ -67,8 +67,8 @@ class TextEncoder:
         others = []
         for row, text in enumerate(texts):
             words = text.split(" ")
-            # A single space between two words is part of the second word. The tokenizer encodes texts with
-            # other spaces as a whole.
+            # A single space between two words is part of the second word. Texts with other white space are
+            # encoded as a whole.
             if not (self._encodes_words_alone and words == text.split()):
                 words = []
                 others.append(row)
@@ -84,8 +84,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Threads that stream share the encoder: a thread replaces a full dictionary, and never takes a word
-        # out of one.
+        # Threads share the encoder. A thread therefore replaces a full dictionary and never removes words
+        # from it.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
@@ -102,7 +102,7 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """True if a normalizer (as JSON) puts a space before the text and changes nothing else across spaces."""
+    """True if a normalizer, given as JSON, adds a space before the text and treats words independently."""
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)
@@ -112,18 +112,17 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """True if an added token takes the spaces around it and has none inside.
+    """True if an added token includes the spaces around it and contains no space.
 
-    The texts before and after such a token are encoded by themselves, a space before each, and words
-    likewise.
+    The words next to such a token are then encoded as without the token.
     """
-    takes_spaces = (
+    includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
     )
-    return takes_spaces and token["content"].split() == [token["content"]]
+    return includes_spaces and token["content"].split() == [token["content"]]
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """True if a pre-tokenizer, given as JSON, is that of `train_tokenizer`."""
+    """True if a pre-tokenizer, given as JSON, splits texts as the pre-tokenizer of `train_tokenizer` does."""
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

@@ -11,17 +11,11 @@ from .batching import order_by_length
 class WeightedPairs:
     """The pairs of each epoch if corpora have weights.
 
-    A corpus of n pairs with the weight w has m = round(w * n) places in every epoch. Its pairs stand in the
-    order of their lengths, and place j is taken by pair floor((j * n + r) / m), where each epoch draws r from
-    0 to n - 1. So each pair has floor(m / n) or ceil(m / n) places in an epoch, and m / n on the average. A
-    place is as long as the longest pair that may take it, so that batches that are cut by the places serve
-    every epoch.
-
-    Attributes:
-        source_lengths (ndarray): [P] int64 source tokens of the places of all corpora.
-        target_lengths (ndarray): [P] int64 target tokens of the places of all corpora.
-        num_pairs (list): The number of pairs of each corpus.
-        num_places (list): The number of places of each corpus in an epoch.
+    A corpus with n pairs and the weight w has m = round(w * n) places in each epoch. Its pairs are sorted by
+    length. Place j gets pair floor((j * n + r) / m), where each epoch draws r from 0 to n - 1. Each pair
+    therefore has floor(m / n) or ceil(m / n) places in an epoch, and m / n on average. The length of a place
+    is the length of the longest pair that any epoch may put there, so that all epochs have the same batch
+    bounds.
     """
 
     def __init__(
@@ -32,22 +26,19 @@ class WeightedPairs:
         weights: list[float],
         seed: int,
     ):
-        """Puts the pairs of each corpus in the order of their lengths.
-
-        `corpora` has the number of the corpus of each of [N] pairs, and `weights` says how often each pair of a
-        corpus is seen in an epoch, on the average. `seed` decides, with the epoch, which pairs are seen.
-        """
+        """`corpora` [N] has the number of the corpus of each pair. `weights` has one weight per corpus."""
         self._seed = seed
-        # Pairs of equal lengths stand in a random order.
+        # Pairs of equal lengths get a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
         self.num_pairs = [len(pairs) for pairs in self._pairs]
+        # The places of each corpus in an epoch.
         self.num_places = []
         source_parts = []
         target_parts = []
         for pairs, weight in zip(self._pairs, weights, strict=True):
-            # The smallest corpus has a place, however small its weight is.
+            # Each corpus with a weight above 0 has at least one place.
             least = int(weight > 0 and len(pairs) > 0)
             num_places = max(least, round(weight * len(pairs)))
             self.num_places.append(num_places)
@@ -59,15 +50,16 @@ class WeightedPairs:
                 f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
                 f" {self.num_pairs} pairs after cleaning; give one with pairs a weight above 0."
             )
-        self.source_lengths = np.concatenate(source_parts)
-        self.target_lengths = np.concatenate(target_parts)
+        # The lengths of the places of all corpora (tokens).
+        self.source_lengths = np.concatenate(source_parts)  # [P]
+        self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
         """The number of the pair in each place, [P] int64.
 
-        The second time in an epoch the number of a pair is higher by N, the third time by 2 N.
+        If an epoch has pair n several times, the numbers are n, n + N, n + 2 N, and so on.
         """
-        # The sampler of the batches has the generator of [seed, epoch].
+        # `TokenBudgetSampler` uses the generator with the seed [seed, epoch]. This generator must differ.
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = sum(self.num_pairs)
         numbers = []
@@ -85,5 +77,5 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` takes the pairs before the first pair of the next place. The last pair may be that one.
+    # `reduceat` ends before the first pair of the next place, but two neighbouring places may share a pair.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -1,7 +1,4 @@
-"""Evaluation of a model on a test set: BLEU and chrF of its translations, and perplexity; bleu.py compares given texts.
-
-`vaswani score`, which gives log-probabilities of single translations, is no part of it.
-"""
+"""Evaluation of a model on a test set: BLEU and chrF of its translations, and the perplexity of the references."""
 
 import math
 import time
@@ -25,9 +22,9 @@ logger = logging.get_logger(__name__)
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """The negative log-likelihood of the labels of batches, never smoothed, in nats, and the number of labels.
+    """The negative log-likelihood of all labels of the batches in nats, and the number of labels.
 
-    exp(nats / labels) is the perplexity. The mode of the model does not change.
+    Label smoothing is not applied. The model is evaluated in eval mode, and returns to its earlier mode.
     """
     was_training = model.training
     model.eval()
@@ -41,7 +38,7 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """The perplexity per token of a loss in nats per token; infinite if it overflows."""
+    """exp(loss): the perplexity per token for a loss in nats per token. Infinite if a float cannot hold the value."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -61,11 +58,14 @@ def evaluate(
     """Translate a test set, and score the translations by BLEU, chrF and exact match.
 
     Example:
-
-        import vaswani_hf
-
-        scores = vaswani_hf.evaluate("user/name", ["A dog sleeps."], ["Ein Hund schläft."], num_beams=4)
-        print(scores["bleu"], scores["translations"])
+        >>> from vaswani_hf import Translator, VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translator = Translator(VaswaniForSeq2SeqLM(config).eval(), tokenizer, tokenizer)
+        >>> scores = evaluate(translator, ["A dog sleeps."], ["Ein Hund schläft."], max_new_tokens=5)
+        >>> scores["sentences"], len(scores["translations"])
+        (1, 1)
 
     Args:
         model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a translator.
@@ -141,12 +141,12 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """The translations of a test set. A terminal shows the progress of `what`, for example of one of several systems."""
+    """The translations of a test set. On a terminal, a progress bar shows the name `what` of the system."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)
     description = f"translating {what}".strip()
-    # disable=None: no bar where stderr is no terminal.
+    # `disable=None` shows no bar if stderr is not a terminal.
     bar = tqdm(translated, total=len(sources), unit=" sentences", desc=description, disable=None, leave=False)
     return list(bar)
 
@@ -161,6 +161,7 @@ def _name_broken_pair(translator: Translator, sources: list[str], references: li
 def _reference_batches(
     translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
 ) -> Iterable[dict[str, torch.Tensor]]:
+    """Batches of the pairs that are not longer than the model accepts, for the perplexity."""
     limit = translator.max_length
     examples = []
     for source, target in zip(sources, references, strict=True):

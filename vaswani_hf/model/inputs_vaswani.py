@@ -1,18 +1,18 @@
-"""The user's input and its validation: options that are declared as fields, texts, and lines of texts.
+"""Validation of user input: option fields, texts, and lines of texts.
 
-Options. A class of options is a dataclass. Each field has a type, a default and metadata:
+Options. The options of a call are the fields of a dataclass: `TranslationOptions` of translator_vaswani and
+`SearchSettings` of generation_vaswani. Each field has a type, a default and metadata:
 
 - `help`: one sentence for the command line and the manual;
-- `least`, `above`, `most`: the range of a number; `whole` if a float must have no fraction;
+- `least`, `above`, `most`: the range of a number; `whole`: True if a float must be a whole number;
 - `choices`: the possible values;
 - `command_line`: False if only Python has the option.
 
-`check_options` validates values against these fields. The command line, the manual, `Translator` and the
-pipeline read the same fields, so that a new option is a new field and the code that uses the option. The
-classes are `TranslationOptions` of translator_vaswani and `SearchSettings` of generation_vaswani.
+`check_options` validates values against the fields. The command line, the manual, `Translator` and the
+pipeline read the same fields. A new option is therefore a new field and the code that uses the option.
 
-Lines. A `Request` is a text with the constraints of its translation. A line that cannot become a request is an
-`InvalidInput`.
+Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
+cannot become a request.
 
 This file travels with every checkpoint because the search and the translator validate their input with it.
 """
@@ -27,7 +27,7 @@ from .configuration_vaswani import is_int, is_number
 
 T = TypeVar("T")
 
-# What a bad line raises: when it is read, when it is tokenized, and in the search.
+# The errors that a bad line raises while it is read, tokenized or translated.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
 
@@ -43,7 +43,7 @@ def option(
     command_line: bool = True,
     factory: Any = MISSING,
 ) -> Any:
-    """A field of a dataclass of options; see the docstring of this file."""
+    """Declare a field of a dataclass of options. The head of the file explains the metadata."""
     metadata = {
         "help": help,
         "least": least,
@@ -59,9 +59,10 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Validate a mapping or an object with options of a class; an option that is missing or None is not set.
+    """Raise an error if a value is impossible for its field in the dataclass `kind`.
 
-    The `ValueError` of an impossible value names the option, what it must be, and the value.
+    `values` is a mapping or an object. A missing value and None are valid. The `ValueError` names the option,
+    the permitted values, and the value.
     """
     for declared in fields(kind):
         if declared.name in ignored:
@@ -72,12 +73,12 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """The value in a mapping, or the attribute of an object; None if there is none."""
+    """The value of a mapping's key or an object's attribute; None if it is missing."""
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
 def type_of(declared: Field) -> type | None:
-    """The type of an option that is one of int, float, str and bool; None for all others."""
+    """The type of an option if it is int, float, str or bool; None for every other type."""
     kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (int, float, str, bool) else None
 
@@ -102,7 +103,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
 
 
 def _words(declared: Field) -> str:
-    """The words that follow "must be"."""
+    """The permitted values of a field as words that follow "must be"."""
     limits = declared.metadata
     if limits["choices"]:
         choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
@@ -129,12 +130,12 @@ class Request:
 
     Attributes:
         text (str): The text.
-        target_prefix (str): The text that its translation begins with.
-        must_contain (sequence): The phrases that its translation contains.
+        target_prefix (str): The text that the translation must begin with.
+        must_contain (sequence): The phrases that the translation must contain.
 
     Raises:
-        TypeError: If one of them is no str.
-        ValueError: If UTF-8 cannot write one of them, or a phrase is empty.
+        TypeError: If the text, the prefix or a phrase is not a str.
+        ValueError: If one of them cannot be encoded as UTF-8, or a phrase is empty.
     """
 
     text: str
@@ -153,13 +154,15 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """A line that cannot be read, in place of its text or its request."""
+    """A line that cannot be read, with the error. It takes the place of the line's `Request`."""
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """What a call that reads a line returns, or the error that it raises, as an `InvalidInput`."""
+    """The result of `read(*args)`. If the call raises one of `LINE_ERRORS`, the error as an
+    `InvalidInput`.
+    """
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -167,14 +170,14 @@ def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
 
 
 def unwrap(line: T | InvalidInput) -> T:
-    """The line, if it could be read; raises the error of an `InvalidInput`."""
+    """The line itself. If it is an `InvalidInput`, raise its error."""
     if isinstance(line, InvalidInput):
         raise line.error
     return line
 
 
 def has_text(request: Any) -> bool:
-    """True for a request with something to translate; False for a blank one and for an `InvalidInput`."""
+    """True for a request whose text is not blank; False for an `InvalidInput`."""
     return isinstance(request, Request) and not request.text.isspace() and request.text != ""
 
 
@@ -183,7 +186,7 @@ def requests_of(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
-    """Lines with the constraints of their translations; refuses columns of different lengths."""
+    """One request per line. Raises an error if the numbers of lines, prefixes and phrase lists differ."""
     missing = object()
     prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
     phrases = repeat(None) if must_contain is None else iter(must_contain)
@@ -206,7 +209,7 @@ def requests_of(
 
 
 def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of a line of `translate`; None is no constraint."""
+    """The request of line `number`. None means no constraint."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -220,7 +223,7 @@ def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Texts with their translations; refuses columns of different lengths."""
+    """The pairs of a source and a target. Raises an error if their numbers differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:
@@ -232,7 +235,7 @@ def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[A
 
 
 def refuse_one_text(name: str, texts: Any) -> None:
-    """Refuse a text, or anything else that is no iterable of texts."""
+    """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError(
             f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."
@@ -240,7 +243,9 @@ def refuse_one_text(name: str, texts: Any) -> None:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Refuse what is no str, and what UTF-8 cannot write; `name` is the name of the text in the message."""
+    """Raise an error if `text` is not a str, or cannot be encoded as UTF-8. The message begins with
+    `name`.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
     try:

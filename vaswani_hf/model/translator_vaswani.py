@@ -1,21 +1,29 @@
 """The translator: from texts to translations, in the order of the texts.
 
-A window of texts is translated at once, in these steps:
+`Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
 
-1. split each text into sentences, if the options say so;
-2. tokenize all sentences in one call, and cut those that are too long for the model: the results are
-   segments;
-3. give segments the constraints of their text: target prefix and phrases;
-4. search batches of segments of similar length by the backend;
-5. search again, without repetition, the segments whose translations fall into a loop, if the options say so;
-6. score and align the translations, if the options say so;
-7. join the translations of the segments of each text.
+1. Split each text into sentences, if `split_sentences` is set.
+2. Tokenize all sentences in one call. Cut sentences that are too long for the model. The results are
+   segments.
+3. Attach the target prefix and the phrases of each text to its segments.
+4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
+   similar lengths. The results are hypotheses.
+5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
+   `repetition_guard` is set.
+6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
+7. Join the translations of the segments of each text.
 
-The translator works for all encoder-decoder models that generate. The backends are in `backend_vaswani`, the
-options in `options_vaswani`.
+`BaseTranslator` contains these steps in this order. `PyTorchBackend` follows below. The translator works for
+all encoder-decoder models that have `generate`.
 
-This file travels with every checkpoint because the pipeline is an adapter of it. The package adds checkpoints
-by name (`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
+Details are in other files: inputs_vaswani checks options and texts and pairs each text with its constraints
+(`Request`); text_rules_vaswani splits sentences, aligns words and detects loops.
+
+This file travels with every checkpoint because the pipeline is an adapter of the translator. The package adds
+`Translator.from_pretrained` and the backend for CTranslate2.
+
+Letters of shapes: B segments of a batch, S source length, T target length (both in tokens), R translations of
+a segment, N decoder layers.
 """
 
 import copy
@@ -70,17 +78,18 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# During a call a tokenizer has a state: where it cuts, which language it reads. Therefore threads take turns.
+# A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
 TOKENIZING = threading.RLock()
 
-# The longest input (tokens) if neither tokenizer nor model has a limit. Attention to it needs little memory.
+# The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
 
-# The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani
-# model has a limit of its own for each sentence and does not get `max_new_tokens` from here.
+# The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
+# the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
+# itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 
 _LENGTHS = {"max_new_tokens", "max_length"}
@@ -90,21 +99,29 @@ _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error",
 
 _TAG = re.compile(r">>\S+?<<")
 
-# Alignments come from the mean of the last two decoder layers, at the position that predicts the target
-# token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) find the last but one of six layers the best. On
-# Multi30k (4 layers, compared with intersected word translation models) the alignment error rate was 0.22 for
-# the mean of the last two layers, 0.23 for the last, 0.34 for the last but one and 0.24 for the mean of all.
-# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the error rate of every
-# layer was at least 0.82. Copying and reversing models of 1 to 3 layers agree.
+# Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
+# et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. On Multi30k (4 layers,
+# compared with intersected word translation models) the alignment error rate is 0.22 for the mean of the last
+# two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers. At the
+# position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of every
+# layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The options of a translation. `Translator`, the pipeline and the command line share names and defaults.
+    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
+
+    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
+    argument that is no field into `generate`. The `help` of each field explains the field.
 
     Raises:
         ValueError: If an option or a setting of the search has an impossible value.
+
+    Example:
+        >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
+        >>> options.split_sentences, options.generate
+        (True, {'num_beams': 2})
     """
 
     window: int = option(1000, "lines read before they are translated (1000; 1 at a terminal)", least=1)
@@ -113,19 +130,27 @@ class TranslationOptions:
         None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
     )
     split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
-    repetition_guard: bool = option(False, "translate once more what has fallen into a loop (false)")
+    repetition_guard: bool = option(
+        False,
+        "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
+    )
     on_error: str = option(
         "fail",
-        "skip: name a bad line, write an empty one (or its `error`, in JSON) and go on; exit code 1 if all are bad",
+        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
+        "all lines are bad",
         choices=("fail", "skip"),
     )
-    seed: int | None = option(None, "the same one draws the same", least=0, most=2**32 - 1)
-    return_scores: bool = option(
-        False, "give score, tokens, words and confidences with each translation", command_line=False
+    seed: int | None = option(
+        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
     )
-    return_alignments: bool = option(False, "give the word alignment of each translation", command_line=False)
+    return_scores: bool = option(
+        False, "return score, tokens, words and confidences with each translation", command_line=False
+    )
+    return_alignments: bool = option(
+        False, "return the word alignment of each translation", command_line=False
+    )
     warn_of_limit: bool = option(
-        False, "warn if the limit of a translation is short for its source", command_line=False
+        False, "warn if a translation may have too few tokens for its source", command_line=False
     )
     tokenize: dict[str, Any] = option(
         factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
@@ -144,53 +169,56 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """The options of a call: those that have no field become `generate`."""
+        """The options of a call. An argument that is no field becomes an entry of `generate`."""
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
 
     @property
     def is_scored(self) -> bool:
-        """True if translations have scores."""
+        """True if translations contain scores."""
         return self.return_scores or self.return_alignments
 
 
 @dataclass(slots=True)
 class Segment:
-    """What is translated at a time: a sentence, or a part of a sentence that is too long for the model."""
+    """The unit of the search: a sentence, or a part of a sentence that is too long for the model."""
 
     text: str
     # [S], `</s>` last.
     token_ids: list[int]
-    # [S] the word of the whole text that each token belongs to, -1 for none; empty if nobody needs it.
+    # [S] for each token the index of its word in the whole text, -1 for none. Empty if nothing needs the
+    # words.
     words: list[int] = field(default_factory=list)
-    # Arguments of `generate` that the tokenizer gives, such as the language of the translation.
+    # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
-    # The tokens that its translation begins with, and the phrases that it contains, as tokens and as texts.
+    # The tokens that the translation must begin with.
     prefix: list[int] = field(default_factory=list)
+    # The phrases that the translation must contain, as tokens and as texts.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The text of prefix and phrases.
+    # The texts of the prefix and of the phrases.
     forced_text: str = ""
 
 
 @dataclass(slots=True)
 class Hypothesis:
-    """A translation of a segment as the search finds it."""
+    """A translation of a segment, as the search returns it."""
 
-    # [T] without the decoder's start; forced tokens first, `</s>` last if the search reached it.
+    # [T] without the decoder's start token. Forced tokens come first. `</s>` is last if the search reached
+    # it.
     token_ids: list[int]
-    # The number of tokens at the beginning that the search was forced to: target prefix and language.
+    # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
     num_forced: int = 0
-    # The number of forced tokens at the beginning that are part of the length in the score: the language.
+    # The number of forced tokens at the beginning that count as length in the score: the language.
     num_counted: int = 0
-    # The number of tokens at the end that the search was forced to: `</s>` at the limit.
+    # The number of tokens at the end that the search was forced to produce: `</s>` at the length limit.
     num_ending: int = 0
-    # The text, which the translator decodes.
+    # The text. The translator sets it.
     text: str = ""
-    # The score of the search, if the backend ranks the hypotheses itself.
+    # The score of the search. Only the CTranslate2 backend sets it.
     score: float = 0.0
-    # [T][S] what the tokens attend to, if the backend cannot find that when it scores.
+    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets it.
     attention: list[list[float]] | None = None
 
 
@@ -200,9 +228,9 @@ class Word:
 
     Attributes:
         word (str): The word.
-        confidence (float): The product of the probabilities of its tokens; 1 if all are forced. On Multi30k
-            the product separates words of the reference from others better (area under the curve 0.787) than
-            the geometric mean (0.782) or the least likely token (0.785).
+        confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
+            On Multi30k the product separates words of the reference from other words better (area under the
+            curve 0.787) than the geometric mean (0.782) or the least likely token (0.785).
     """
 
     word: str
@@ -211,24 +239,25 @@ class Word:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation, with scores if they were asked for.
+    """A translation of a text. All fields except `text` are None if they are not requested.
 
     Attributes:
         text (str): The translation.
-        score (float): The score that beam search reports: the summed log-probability over the length penalty,
-            and the coverage; of a text that was translated in parts the sum of their scores.
+        score (float): The score of beam search: the summed log-probability divided by the length penalty,
+            plus the weighted coverage. For a text that is translated in parts, the sum of the scores of the
+            parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens (str) without forced ones, `</s>` included.
-        token_log_probs (list): Their log-probabilities (nats).
-        words (list): The words that white space separates, each a `Word`.
-        alignment (str): For each word the source word that it attends to most, in Pharaoh format: "0-0 1-2",
-            each pair source word - target word, counted from 0.
+        tokens (list): The tokens (str), including `</s>`, without forced tokens.
+        token_log_probs (list): The log-probabilities of `tokens` (nats).
+        words (list): The words of the translation, separated by white space, each a `Word`.
+        alignment (str): For each word the source word with the highest attention, in Pharaoh format: "0-0
+            1-2". Each pair is source word - target word. Words count from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
-        token_ids (list): The tokens as ids, forced ones and `</s>` included.
-        error (str): What is wrong with a text that was skipped, whose translation is empty.
-        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because no
-            translation with all of them was found under the other settings; None if it has all.
+        token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
+        error (str): The reason why the text was skipped. The translation is then empty.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
+            search found no translation with all phrases. None if the translation contains all phrases.
     """
 
     text: str
@@ -245,7 +274,7 @@ class Translation:
     unmet_phrases: list[str] | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """What a record of the pipeline has in addition to the text."""
+        """The entries of a record of the pipeline, except the text."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -257,19 +286,19 @@ class Translation:
 
 
 class BaseTranslator:
-    """A model, or several, with the tokenizers.
+    """Translates texts with a model, or several, and its tokenizers.
 
-    A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `make_backend`.
+    A subclass whose outputs are not texts overrides `split`, `cut`, `decode` and `make_backend`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
-        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the language that is translated.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the other language; may be the same
-            object.
-        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the
-            first one's.
-        prefix (str): A text that is put before each text, as T5 needs it.
-        task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
+        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. It may be the same
+            object as `source_tokenizer`.
+        ensemble (sequence): Further models with the same vocabulary. The probabilities of all models are
+            averaged.
+        prefix (str): A text that is put before each source text, such as the task prefix of T5.
+        task_settings (mapping): Settings of `generate` from the `task_specific_params` of the checkpoint.
     """
 
     def __init__(
@@ -290,17 +319,17 @@ class BaseTranslator:
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> "Backend":
-        """The backend that searches with a model and scores with it."""
+        """The backend for a model and its ensemble."""
         return PyTorchBackend(model, ensemble)
 
     @property
     def model(self) -> Any:
-        """The first model."""
+        """The first model of the backend."""
         return self.backend.model  # type: ignore[attr-defined]
 
     @property
     def max_length(self) -> int:
-        """The largest number of tokens of a segment. Longer segments are cut."""
+        """The maximum number of tokens of a segment. `cut` divides longer segments."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
@@ -318,29 +347,29 @@ class BaseTranslator:
         must_contain: Iterable[Sequence[str] | None] | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """Translations in the order of the lines.
+        """Translate lines, in their order.
 
-        A line of white space has an empty translation, or, with `split_sentences`, the white space. A line
-        that is longer than the model permits is cut at word boundaries. The translations of its pieces are
-        joined by spaces, and a warning says so.
+        A line of white space has an empty translation, or with `split_sentences` the white space itself. A
+        line that is longer than the model permits is cut between words, and its translated pieces are joined
+        by spaces. A warning reports the cut.
 
         Args:
-            lines (Iterable): Texts. A window of them is read at a time.
-            target_prefixes (Iterable, optional): For each line the text that its translation begins with, or
-                None.
-            must_contain (Iterable, optional): For each line the phrases that its translation contains, or
-                None. A phrase is tokenized as it is inside a sentence, after a space. If the other settings
-                permit no translation with all phrases, the translation has as many of them as possible. A
-                warning names the line and the other phrases, and a `Translation` has them as `unmet_phrases`.
-            **options: The fields of `TranslationOptions`. All other options go to `generate`.
+            lines (Iterable): Texts. One window of texts is read at a time.
+            target_prefixes (Iterable, optional): For each line the text that the translation must begin with,
+                or None.
+            must_contain (Iterable, optional): For each line a list of phrases that the translation must
+                contain, or None. If the search finds no translation with all phrases, the translation
+                contains as many phrases as possible. A warning names the line and the missing phrases, and
+                the field `unmet_phrases` of a `Translation` contains them.
+            **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: A str for each line; a `Translation` if `return_scores`, `return_alignments` or a
-            `num_return_sequences` above 1 is given; a `Translation` with an `error` for a line that is
-            skipped.
+            Iterator: A str for each line. If `return_scores`, `return_alignments` or a `num_return_sequences`
+                above 1 is given, a `Translation` for each line. With `on_error="skip"` a bad line has a
+                `Translation` with an `error`.
 
         Raises:
-            TypeError: If a text is given where several are due, or a line is no str.
+            TypeError: If an argument is a single text, or a line is not a str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
         for name, texts in (
@@ -358,9 +387,9 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """For each request its translation: a str, or a `Translation` if scores or several are asked for.
+        """For each request a str, or a `Translation` if the options request scores or several translations.
 
-        `first_line` is the number of the first request, for warnings and for the seed.
+        `first_line` is the line number of the first request. Warnings and the seed use it.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -372,26 +401,34 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request its translations, best first; there may be fewer than `num_return_sequences`."""
+        """For each request a list of translations, best first. It may be shorter than
+        `num_return_sequences`.
+        """
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # A continued run, or one of several processes, draws the same translations for a line.
+                # Seed each window by its line number. Then a resumed run and parallel processes draw the
+                # same.
                 self.backend.seed(options.seed + first_line)
+            # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Does nothing. It is called before each window, so that a subclass may choose its backend."""
+        """Called before each window. A subclass may choose the dtype of its backend here; this class does
+        nothing.
+        """
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """The translations of each of some numbered requests."""
+        """Steps 1 to 7 for a list of (line number, request): for each request its translations, best
+        first.
+        """
         requests = [request for _, request in lines]
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
@@ -425,8 +462,9 @@ class BaseTranslator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """For each numbered request the N segments of its text, and the N + 1 separators of their
-        translations.
+        """Steps 1 to 3: for each request its N segments, and N + 1 separators between their translations.
+
+        The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
         texts = [self.split(request.text, options) for request in requests]
         sentences: list[str] = []
@@ -440,6 +478,7 @@ class BaseTranslator:
             if options.return_alignments and len(of_request) > 1:
                 self._count_words_of_text(of_request)
             pieces: list[Segment] = []
+            # The separators between the pieces.
             between = separators[:1]
             for segment, separator in zip(of_request, separators[1:], strict=True):
                 of_segment = self.cut(segment, number, max_length)
@@ -448,33 +487,35 @@ class BaseTranslator:
             if pieces and (request.target_prefix or request.must_contain):
                 self._constrain(pieces, request)
             elif request.target_prefix:
-                # The translation of a blank text is its prefix.
+                # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
             layouts.append((pieces, between))
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and N + 1 separators of white space."""
+        """The N parts of a text that are translated separately, and the N + 1 white spaces around them."""
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
-            # White space, or a direction and nothing to translate.
+            # The text is white space, or only a tag without a text.
             return [], [text if options.split_sentences and not tag else ""]
         if not options.split_sentences:
             return [stripped], ["", ""]
         if not tag:
             return split_sentences(text)
-        # The direction of a text is the direction of each of its sentences.
+        # Repeat the tag before each sentence, because each sentence is translated separately.
         sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _tag_of(self, text: str) -> str:
-        """The tag of the direction that a text begins with, such as ">>en<<"; empty if there is none."""
+        """The tag of the target language at the beginning of a text, such as ">>en<<", or an empty str."""
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Texts as segments. They have `words` if they are cut or aligned, and the tokenizer is fast."""
+        """Step 2: texts as segments. `words` are set if the tokenizer is fast and alignment or cutting needs
+        them.
+        """
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -482,7 +523,7 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # A tokenizer of several languages, such as that of mBART.
+            # Tokenizers of multilingual models, such as mBART, need the languages.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
@@ -498,7 +539,7 @@ class BaseTranslator:
         return segments
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """For each token the word of the text without the prefix of the task, -1 for none."""
+        """For each token the index of its word in the text without the task prefix, -1 for none."""
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -506,7 +547,9 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Makes words of sentences count from the beginning of their text, which has the tag only once."""
+        """Number the words of all sentences from the beginning of the text. The text contains the tag only
+        once.
+        """
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -517,7 +560,9 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """A segment of line `number` in pieces of at most `max_length` tokens, each with the segment's tag."""
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the segment's
+        tag.
+        """
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -529,7 +574,7 @@ class BaseTranslator:
         while start < len(ids):
             stop = min(start + max_length - 1 - len(tag_ids), len(ids))
             if stop < len(ids):
-                # The piece ends at its last word boundary, unless one word fills it.
+                # End the piece between two words, unless a single word fills the piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(
@@ -548,7 +593,9 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Gives the target prefix to the first segment of a text, and each phrase to one of the segments."""
+        """Step 3: the first segment gets the target prefix. Each phrase of the request goes to one
+        segment.
+        """
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -562,7 +609,7 @@ class BaseTranslator:
     # Steps 4 and 5: from segments to hypotheses.
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """The hypotheses of each segment, best first, with their texts."""
+        """Step 4: for each segment its hypotheses with their texts, best first."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -574,15 +621,17 @@ class BaseTranslator:
         return hypotheses
 
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
-        """The text of a hypothesis of a segment."""
+        """The text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # A line stays a line.
+        # The translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _mend_loops(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Replaces loops by the results of a second search without repetition, if these are no loops."""
+        """Step 5: replace loops by the results of a second search that forbids repetition, unless these loop
+        too.
+        """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
@@ -601,7 +650,7 @@ class BaseTranslator:
     def _scored(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """The translations of each segment, with scores."""
+        """Step 6: for each segment its translations with scores."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -629,7 +678,7 @@ class BaseTranslator:
     def _blank(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """The translations of a text without words: its target prefix, or its white space."""
+        """The translations of a text without words: the target prefix, or the white space of the text."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -643,24 +692,25 @@ class BaseTranslator:
         return [translation] * (number or 1)
 
     def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
-        """Scores of given translations, in their order.
+        """Score given translations, in their order.
 
-        A translation of the model itself gets the score that the search reported, if the tokenizer splits it
-        into the tokens of the search, and it ended by itself.
+        The score of a translation equals the score that the search reports, if the tokenizer splits the text
+        into the same tokens and the search ended the translation by `</s>`.
 
         Args:
-            sources (Iterable): Texts. A window of them is read at a time.
-            targets (Iterable): Their translations.
-            **options: `return_alignments`, `window`, `tokens_per_batch` (source and target positions, each half
-                on the average) and `on_error` of `TranslationOptions`; and `length_penalty`,
-                `length_penalty_type` and `coverage_penalty`, also in a `generation_config`.
+            sources (Iterable): Texts. One window of texts is read at a time.
+            targets (Iterable): The translations of the texts.
+            **options: `return_alignments`, `window`, `tokens_per_batch` and `on_error` of
+                `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
+                `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` positions,
+                source and target together.
 
         Returns:
             Iterator: A `Translation` for each pair.
 
         Raises:
-            TypeError: If there is no such option, or a text is given where several are due.
-            ValueError: If an option is impossible, or there are not equally many sources and targets.
+            TypeError: If an option does not exist, or an argument is a single text.
+            ValueError: If an option is impossible, or the numbers of sources and targets differ.
         """
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
@@ -705,7 +755,7 @@ class BaseTranslator:
         given = (options.generate, self.backend.generation_config)
         limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # transformers 4 warns at this share too.
+        # transformers 4 warns at the same 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger "
@@ -713,7 +763,7 @@ class BaseTranslator:
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings of `generate`, completed by those of the task and by `DEFAULT_SEARCH`."""
+        """Settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
         defaults = _unset(
@@ -725,7 +775,7 @@ class BaseTranslator:
 
 
 def _gives_records(options: TranslationOptions) -> bool:
-    """True if a text gives a `Translation` and not a str."""
+    """True if the result for a text is a `Translation`, False if it is a str."""
     config = options.generate.get("generation_config")
     number = (
         options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
@@ -751,11 +801,12 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """The result of each line of a window. All results are found at once, and a bad line costs no other line.
+    """The result of each line of a window. A bad line does not affect the results of other lines.
 
-    `read` makes what `find` needs from a line and its number, and `find` gives the results of a list of them.
-    With "skip" a bad line gives a `Translation` with an `error`. With "fail" its error is raised after the
-    results of the lines before it, with the number of the line as `line_number`.
+    `read(line, number)` converts a line to an input of `find`. `find(inputs)` returns a result for each
+    input; it is called once if it raises no error. With `on_error="skip"` the result of a bad line is a
+    `Translation` with an `error`. With "fail" the error of the first bad line is raised after the results of
+    the lines before it. The attribute `line_number` of the error is the number of the line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -774,7 +825,7 @@ def results_of_lines(
 def _results(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
+    """The results of lines. If `find` raises an error, try each half of the lines to isolate the bad line."""
     try:
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:
@@ -796,7 +847,7 @@ def _failed(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of what is not set. One maximum length stands for both: `generate` refuses two of them."""
+    """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
@@ -804,7 +855,9 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Batches of indices of pieces, longest first, each within the budget of tokens or a single piece."""
+    """Batches of indices of pieces, longest first. A batch holds at most `tokens_per_batch` tokens, or one
+    piece.
+    """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
@@ -821,7 +874,7 @@ def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translatio
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """The phrases of a segment that a hypothesis lacks; None if it has all."""
+    """The phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -834,7 +887,9 @@ def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from those of its segments: the best of each, the second best of each, …"""
+    """The translations of a text from the translations of its parts: first the best of each part, and so
+    on.
+    """
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -842,7 +897,9 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """A copy of the checkpoint's config with the settings of a call that a score depends on."""
+    """The checkpoint's generation config, with the settings of a call that affect the score of a
+    translation.
+    """
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -853,7 +910,7 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """The number of last decoder layers whose attention is needed."""
+    """The number of last decoder layers whose attention the scores need."""
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -865,13 +922,13 @@ def scored_translation(
     tokenizer: PreTrainedTokenizerBase,
     config: GenerationConfig,
 ) -> Translation:
-    """The translation of a hypothesis, from the log-probabilities (nats) of its tokens that were not forced.
+    """A hypothesis with its scores, from the log-probabilities (nats) of the tokens that were not forced.
 
-    The attention [N, T, S] is for alignments and the coverage. `source_words` [S], for an alignment, has the
-    word of each source token, -1 for none. The config is that of `scoring_config`.
+    The attention [N, T, S] is needed for the alignment and the coverage. `source_words` [S], needed for the
+    alignment only, contains for each source token the index of its word, -1 for none.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # To the search a forced language or `</s>` has probability 1, but it is a part of the length.
+    # The search gives a forced language and a forced `</s>` probability 1, but counts them in the length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -899,10 +956,10 @@ def scored_translation(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """The translation of a text from N translations of its parts, all scored or none, and N + 1 separators.
+    """The translation of a text from the translations of its N parts and N + 1 separators.
 
-    The alignments of the parts count source words from the beginning of the text. The score is the sum of
-    their scores.
+    Either all parts have scores, or none. The score of the text is the sum of the scores. The alignments of
+    the parts already count source words from the beginning of the text.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -939,22 +996,22 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
 
 
 def with_alternatives(translations: Sequence[Translation]) -> Translation:
-    """The first of several translations of a text, with the others as its alternatives."""
+    """The first translation, with the other translations as its `alternatives`."""
     first, *others = translations
     return replace(first, alternatives=others) if others else first
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of the beginning of a translation, without `</s>` and the white space around it."""
+    """The token ids of a target prefix, without `</s>` and without surrounding white space."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of a phrase inside a sentence, after a space.
+    """The token ids of a phrase inside a sentence, after a space.
 
-    Many tokenizers have different tokens for a word after a space and for the same letters elsewhere.
+    Many tokenizers produce different tokens after a space and at the beginning of a text.
     """
-    # Put the phrase after some word, and take the tokens of the word away.
+    # Tokenize a word before the phrase, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -970,7 +1027,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """For each part of a text the phrases that its translation must contain.
 
-    A phrase goes to the first part that has it in its text, such as a name, or else to the longest part.
+    A phrase goes to the first part that contains the phrase itself, such as a name. Otherwise it goes to the
+    longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -981,7 +1039,7 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of directions that a tokenizer knows, such as ">>en<<", with their ids."""
+    """The tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token ids."""
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -990,7 +1048,9 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes."""
+    """Raise an error if tokenizers do not fit a Vaswani model. The model may have more classes than the
+    tokenizer.
+    """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -1014,53 +1074,57 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
 
 
 class Backend(Protocol):
-    """A model that translates batches of segments: `PyTorchBackend`, or CTranslate2 in the package."""
+    """What the translator needs of a model: search and scores for batches of segments.
+
+    The implementations are `PyTorchBackend` and `CTranslate2Backend` of the package.
+    """
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The settings of the search that the checkpoint has."""
+        """The generation settings of the checkpoint."""
         ...
 
     @property
     def max_positions(self) -> float | None:
-        """The number of source tokens that the model permits; infinite without a limit.
+        """The maximum number of source tokens; infinite if there is no limit.
 
-        None for models of other architectures, because the translator never cuts their texts.
+        None for models other than Vaswani models, because the translator does not cut their texts.
         """
         ...
 
     def seed(self, seed: int) -> None:
-        """Makes the sampling that follows draw the same translations each time."""
+        """Set the seed of sampling."""
 
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
         """For each of B segments of similar lengths its hypotheses, best first.
 
-        The settings are those of `generate`; a missing setting has the value of the checkpoint. With
-        `with_attention` hypotheses keep their attention, if `score` cannot find it. A `SentenceError` names
-        the text whose logits are not finite or whose settings contradict each other.
+        `settings` are arguments of `generate`. The checkpoint's value replaces a missing setting.
+        `with_attention` asks a backend whose `score` cannot compute the attention to store the attention in
+        the hypotheses. If the logits of a segment are not finite, or its settings contradict each other, a
+        `SentenceError` names its text.
         """
         ...
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """For each of B hypotheses, one per segment, the log-probabilities of its tokens, and its attention.
+        """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
 
-        The log-probabilities (nats) are without forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, the mean over heads, or None. A `NotFiniteError`
-        names the text whose logits are not finite.
+        The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, averaged over heads. If the logits of a segment are
+        not finite, a `NotFiniteError` names its text.
         """
         ...
 
 
 class PyTorchBackend:
-    """A model, or an ensemble whose probabilities are averaged, as a backend.
+    """Search and scores with a PyTorch model, or with an ensemble whose probabilities are averaged.
 
     Args:
-        model (PreTrainedModel): An encoder-decoder model that generates.
-        ensemble (sequence): More models of the same vocabulary.
+        model (PreTrainedModel): An encoder-decoder model that has `generate`.
+        ensemble (sequence): Further models with the same vocabulary.
     """
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
@@ -1080,20 +1144,20 @@ class PyTorchBackend:
 
     @property
     def max_positions(self) -> float | None:
-        """See `Backend.max_positions`."""
+        """The maximum number of source tokens, see `Backend.max_positions`."""
         if not self._is_vaswani:
             return None
         config = self.model.config
         return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 
     def seed(self, seed: int) -> None:
-        """See `Backend.seed`."""
+        """Set the seed of PyTorch."""
         torch.manual_seed(seed)
 
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """See `Backend.search`; `with_attention` has no effect, because `score` finds the attention."""
+        """For each segment its hypotheses, see `Backend.search`. `with_attention` has no effect."""
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
@@ -1101,11 +1165,11 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Models of others do not check their logits.
+            # Other models do not check their logits.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
-            finite.refuse(len(segments))
+            finite.raise_for_marked_row(len(segments))
         except ValueError as error:
             _name_text(error, segments)
             raise
@@ -1114,7 +1178,7 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if the padding before a short target prefix would count as tokens of its translation."""
+        """True if padding before a shorter target prefix would use up the length limit of its translation."""
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1123,7 +1187,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of segments whose prefixes differ in length, from one search per length."""
+        """Search once for each length of target prefixes."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -1150,7 +1214,7 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # The translator warns of unmet phrases, because it knows the number of the line.
             arguments["warn_of_unmet_phrases"] = False
-        # transformers warns of settings of the checkpoint that have no effect with those of the call.
+        # transformers warns of checkpoint settings without effect. Override them to avoid the warnings.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1167,7 +1231,9 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask if needed."""
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, with a mask if there is
+        padding.
+        """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
@@ -1190,7 +1256,7 @@ class PyTorchBackend:
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
-        """The hypotheses of each segment from the sequences [B * R, 1 + T] of `generate`, R per segment."""
+        """The hypotheses of each of B segments from the sequences [B * R, 1 + T] that `generate` returned."""
         rows = sequences.tolist()
         num_rows = len(rows) // len(prompts)
         first = 1 + max(map(len, prompts))
@@ -1202,7 +1268,7 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # A row without tokens of its own is no translation.
+            # Ignore rows that contain nothing but the prompt: the search found fewer translations.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1210,7 +1276,7 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Notes which tokens were forced in addition to the prompt: the language, and `</s>` at the limit."""
+        """Record forced tokens other than the prompt: the language, and `</s>` at the length limit."""
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -1219,7 +1285,7 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start and the prompt, and generates 20 tokens without a setting.
+            # transformers counts the start token and the prompt. Its default is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -1234,7 +1300,7 @@ class PyTorchBackend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`."""
+        """For each hypothesis its log-probabilities and attention, see `Backend.score`."""
         labels, _ = _padded([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
@@ -1255,17 +1321,21 @@ class PyTorchBackend:
 
 
 def _prompts(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: the language, if any, and the prefix."""
+    """For each segment the tokens that its translation begins with: the language, if any, and the target
+    prefix.
+    """
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
-    # `generate` puts the language first only if no prefix is given.
+    # `generate` forces the language only if the call has no prefix.
     first = [] if language is None else [language]
     return [[*first, *segment.prefix] for segment in segments]
 
 
 def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and the mask of the same shape, 0 for padding."""
+    """Rows of tokens as a tensor [B, longest row] int64, and a mask of the same shape that is 0 for
+    padding.
+    """
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]
@@ -1280,7 +1350,7 @@ def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tupl
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """The tokens of a translation up to its `</s>`, or, if it was cut off, without the padding."""
+    """The tokens up to and including `</s>`. Without `</s>`, the tokens without padding at the end."""
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -1291,10 +1361,10 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Gives an error of a sentence the text of the sentence, and the texts of the phrases to blame.
+    """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
 
-    The attributes decide and not the class: transformers may load the code of a checkpoint twice, once for
-    the model and once for the pipeline.
+    Test for attributes instead of the class. transformers may load the code of a checkpoint twice, for the
+    model and for the pipeline, and then there are two classes of the same name.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -1,12 +1,12 @@
 """A run, from a recipe to a scored checkpoint: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. This module receives the whole
-recipe. Modules of other steps receive the sections that they need.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
+receives the whole recipe. Other modules receive sections of the recipe.
 
-From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids), data/batching.py
-(token ids -> batches), trainer.py, model/modeling_vaswani.py. Need not be read to understand the training: resume.py
-(earlier runs), initialization.py (weights of other models), finished.py and results.py (the end of a run), stopping.py and
-processes.py (signals, several processes).
+From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids),
+data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read these files
+to understand the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py
+and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -48,57 +48,12 @@ from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
+from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
-from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
-from .checkpoints import (
-    STAGING_FOLDER,
-    final_checkpoints,
-    final_weights_file,
-    naming_a_vanished_folder,
-    number_of,
-    put_back_replaced,
-    refuse_vanished,
-    rotate_checkpoints,
-)
-from .finished import (
-    FINAL_STAGING_FOLDER,
-    fault_of_end,
-    mend_run,
-    put_in_place,
-    recorded_end,
-    restore_records,
-    stage_model,
-    write_end,
-)
-from .hardware import described, resolve_defaults
-from .initialization import (
-    begin_with_bases,
-    continues,
-    find_bases,
-    frozen_weights,
-    with_kept_tokenizers,
-    with_recorded_shape,
-    with_shape_of,
-    write_kept_tokenizers,
-)
+from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
+from .hardware import describe_computation, resolve_defaults
 from .planned_model import planned_config, planned_model
 from .processes import Processes, say
-from .results import (
-    asked_of,
-    facts_of_this_end,
-    read_results,
-    record_recipe,
-    results_of_run,
-    score_test_split,
-)
-from .resume import (
-    check_earlier_run,
-    find_checkpoint,
-    is_finished,
-    refuse_fewer_steps,
-    refuse_other_data,
-    stopped_early,
-)
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
@@ -117,7 +72,8 @@ class InterruptedRunError(Exception):
 def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model as a recipe says, and publish it if the recipe asks for it.
 
-    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an uninterrupted run.
+    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
+    uninterrupted run.
 
     Args:
         recipe (Recipe): The run.
@@ -155,12 +111,12 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     # 1. Continue an earlier run in the output folder, if there is one.
     recipe, earlier = _resolve_with_earlier_run(recipe, processes)
     has_results = processes.run_on_main(lambda: has_ended(recipe, earlier))
-    fault = processes.run_on_main(lambda: fault_of_end(folder) if has_results else "")
+    fault = processes.run_on_main(lambda: finished.find_damage(folder) if has_results else "")
     if has_results and not fault:
         processes.run_on_main(lambda: _refuse_other_data(recipe))
         if processes.is_first:
             _publish_again(recipe, earlier)
-        return read_results(folder)
+        return results.read_results(folder)
     checkpoint = _prepare_run(recipe, fault, processes)
 
     # 2. Data -> model -> trainer.
@@ -176,14 +132,14 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if processes.is_first:
         # The other processes do not wait for the push.
         push_result(recipe.output_dir, recipe.publishing)
-    return read_results(folder)
+    return results.read_results(folder)
 
 
 # 1. The earlier run in the output folder
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """The recipe with all facts and decisions of the run, and the recipe that the earlier run has recorded, if any."""
+    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
     folder, training = Path(recipe.output_dir), recipe.training
     repo_id = recipe.publishing.hub_model_id
     if training.resume and repo_id:
@@ -196,7 +152,7 @@ def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Rec
 
 def _restored_recipe(folder: Path) -> Recipe | None:
     with naming_the_folder(folder):
-        restore_records(folder)
+        finished.restore_records(folder)
     return earlier_recipe(folder)
 
 
@@ -207,7 +163,7 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data and of the model it starts from, and with decisions for this machine.
+    """A recipe with facts about its data and its initial model, and with decisions for this machine.
 
     `earlier` is the recorded recipe of the run to be resumed. It already has these facts.
     """
@@ -216,14 +172,16 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     model = recipe.model
     tokenizer = recipe.tokenizer
     same = earlier if earlier is not None and earlier.task == recipe.task else None
-    if same is not None and continues(Path(recipe.output_dir), model, same.model):
-        model = with_recorded_shape(model, same.model)
+    if same is not None and initialization.has_begun_from(Path(recipe.output_dir), model, same.model):
+        model = initialization.with_recorded_shape(model, same.model)
         if tokenizer.keep:
             tokenizer = recipe.tokenizer.kept(same.tokenizer)
-    elif bases := find_bases(model):
-        model = with_shape_of(model, bases)
+    elif bases := initialization.find_bases(model):
+        model = initialization.with_shape_of_bases(model, bases)
         if tokenizer.keep:
-            tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], recipe.data.tags)
+            tokenizer = initialization.with_kept_tokenizers(
+                tokenizer, bases, TASKS[recipe.task], recipe.data.tags
+            )
     recipe = recipe.replace(model=model, tokenizer=tokenizer)
     training = resolve_defaults(
         recipe.training,
@@ -239,28 +197,30 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse an output folder whose earlier run the recipe does not continue; `earlier` is the recorded recipe."""
+    """Refuse an output folder if the recipe does not continue its earlier run with the recipe `earlier`."""
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
-    check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
+    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
     """True if the earlier run is finished and the recipe asks for nothing new."""
-    return is_finished(Path(recipe.output_dir), _asked_of(recipe), _asked_of(earlier or recipe))
+    return resume.is_finished(
+        Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
+    )
 
 
-def _asked_of(recipe: Recipe) -> dict[str, Any]:
-    return asked_of(published_recipe(recipe).values())
+def _changeable_values(recipe: Recipe) -> dict[str, Any]:
+    return results.changeable_values(published_recipe(recipe).values())
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
     """Refuse training data that differ from the data of the finished run."""
     folder = Path(recipe.output_dir)
-    if recorded_end(folder):
+    if finished.read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-        refuse_other_data(folder, folder, corpus.digest)
+        resume.refuse_other_data(folder, folder, corpus.digest)
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
@@ -270,30 +230,32 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
         # The licences of a finished run may change.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = recorded_end(folder)
+        end = finished.read_final_record(folder)
         if end:
-            write_end(folder, text, end["results"], end["training_pairs"])
+            finished.write_final_record(folder, text, end["results"], end["training_pairs"])
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
 
 
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
-    """Check the recipe before the data are read, prepare the folder, and find the checkpoint to continue from.
+    """Check the recipe, prepare the folder, and find the checkpoint to continue from.
 
     `fault` says what is damaged in the files of a finished run.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.check_training), processes)
     if fault and processes.is_first:
-        say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
+        say(
+            f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
+        )
     # Refuse names of parts that the model does not have.
-    frozen_weights(_planned_model(recipe), recipe.training.frozen)
+    initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
 
     def newest_checkpoint() -> Path | None:
         with naming_the_folder(folder):
-            put_back_replaced(folder)
-        return find_checkpoint(folder, recipe.training, processes.count)
+            checkpoints.put_back_replaced(folder)
+        return resume.find_checkpoint(folder, recipe.training, processes.count)
 
     checkpoint = processes.run_on_main(newest_checkpoint)
     processes.run_on_main(lambda: _prepare_folder(recipe))
@@ -309,7 +271,7 @@ def _prepare_folder(recipe: Recipe) -> None:
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in (STAGING_FOLDER, FINAL_STAGING_FOLDER):
+    for unfinished in (checkpoints.STAGING_FOLDER, finished.FINAL_STAGING_FOLDER):
         shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
@@ -338,7 +300,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     new_tokenizers = checkpoint is None and processes.is_first
     with naming_the_folder(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            write_kept_tokenizers(find_bases(recipe.model), task, folder)
+            initialization.write_kept_tokenizers(initialization.find_bases(recipe.model), task, folder)
             new_tokenizers = False
         return task.load_corpus(
             recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -348,27 +310,27 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """The model at the beginning of the run: random weights, or the weights of other models, with frozen parts.
+    """The initial model of a run: random weights or weights of other models, with frozen parts.
 
     The trainer loads the weights of a checkpoint.
     """
     model = build_model(recipe, corpus)
 
     def load_bases() -> str:
-        bases = find_bases(recipe.model)
-        return begin_with_bases(model, bases, corpus) if bases else ""
+        bases = initialization.find_bases(recipe.model)
+        return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
     if checkpoint is None:
         message = processes.main_process_first(load_bases)
         if message and processes.is_first:
             say(message)
-    for weight in frozen_weights(model, recipe.training.frozen):
+    for weight in initialization.frozen_weights(model, recipe.training.frozen):
         weight.requires_grad_(False)
     return model
 
 
 def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """The untrained model of a run on the CPU, with the search settings of its checkpoint. The seed decides its weights."""
+    """The untrained model of a run on the CPU, with the search settings of the recipe, from its seed."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
@@ -435,17 +397,17 @@ def _record_beginning(
 ) -> None:
     folder = Path(recipe.output_dir)
     if checkpoint is not None:
-        refuse_other_data(folder, checkpoint, trainer.corpus.digest)
-        refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
+        resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
+        resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
-        if not (is_mended and recorded_end(folder)):
+        if not (is_mended and finished.read_final_record(folder)):
             # The manifest of an earlier end does not describe the run that continues.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
-            record_recipe(folder, recipe.to_yaml(), trainer.corpus)
+            results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # The earlier run may have been killed between a save and the deletion of old checkpoints.
             state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-            rotate_checkpoints(folder, recipe.training, state)
+            checkpoints.rotate_checkpoints(folder, recipe.training, state)
 
 
 # 3. Train, score and publish
@@ -454,7 +416,7 @@ def _record_beginning(
 def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
     if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
         return False
-    return step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, trainer.training)
+    return step_of(checkpoint) >= trainer.args.max_steps or resume.stopped_early(checkpoint, trainer.training)
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
@@ -464,23 +426,27 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device
-        means = described(trainer.training, device)
-        if trainer.positions_of_a_part is not None:
-            means += f", batches of more than {trainer.positions_of_a_part:,} positions a side in parts"
+        means = describe_computation(trainer.training, device)
+        if trainer.max_part_positions is not None:
+            means += f", batches of more than {trainer.max_part_positions:,} positions per side in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
-        with trainer.stop.saving_first(), naming_a_vanished_folder(folder), naming_the_folder(folder):
+        with (
+            trainer.stop.saving_first(),
+            checkpoints.naming_a_vanished_folder(folder),
+            naming_the_folder(folder),
+        ):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except NothingLeftError:
+    except NoStepsLeftError:
         pass
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
         # All processes end. The first process prints the error.
         sys.exit(1)
-    # All processes wait here, because the first process may be pushing its last checkpoint, and because a launcher ends all
-    # processes if one process ends. A signal may have arrived after the last step.
+    # All processes wait here, because the first process may be pushing its last checkpoint, and because a
+    # launcher ends all processes if one process ends. A signal may have arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
@@ -496,7 +462,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     If the run was finished before, only damaged and missing files are made again.
     """
     folder, corpus = Path(recipe.output_dir), trainer.corpus
-    recorded = recorded_end(folder)
+    recorded = finished.read_final_record(folder)
     # Build a new model, because the model of the trainer may be sharded.
     model = build_model(recipe, corpus)
     steps: list[int] = []
@@ -504,28 +470,32 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
     else:
         step = trainer.state.global_step or trainer.start_step
-        checkpoints = final_checkpoints(folder, recipe.training, step)
-        steps = [number_of(checkpoint) for checkpoint in checkpoints]
+        averaged = checkpoints.final_checkpoints(folder, recipe.training, step)
+        steps = [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
         if recipe.training.average_checkpoints:
-            say(f"averaging the last {len(checkpoints)} checkpoints")
-        model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
-    before = facts_of_this_end(folder, trainer)
-    with naming_a_vanished_folder(folder), naming_the_folder(folder):
+            say(f"averaging the last {len(averaged)} checkpoints")
+        model.load_state_dict(average_checkpoints(averaged, checkpoints.final_weights_file(recipe.training)))
+    before = results.recorded_cost(folder, trainer)
+    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
         if recorded:
-            mend_run(folder, model, corpus, recorded, lambda: score_test_split(trainer, recipe.data))
+            finished.repair_run(
+                folder, model, corpus, recorded, lambda: results.score_test_split(trainer, recipe.data)
+            )
             return
         save_model(model, corpus, folder, before)
-        results = results_of_run(
+        text = results.results_of_run(
             trainer,
             model,
             recipe.data,
-            _asked_of(recipe),
+            _changeable_values(recipe),
             recipe.decoding.settings(),
             steps=steps,
             before=before,
         )
-        refuse_vanished(folder)
-        write_end(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
+        checkpoints.refuse_vanished_folder(folder)
+        finished.write_final_record(
+            folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), text, corpus.digest
+        )
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
@@ -533,14 +503,14 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
 
     `before` is the cost of the training, which is kept if the scoring is interrupted.
     """
-    staging = stage_model(model, corpus, folder)
+    staging = finished.stage_model(model, corpus, folder)
     # Remove the scores of an earlier end, which had other weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
-    put_in_place(staging, folder)
+    finished.move_into_place(staging, folder)
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
@@ -562,7 +532,7 @@ def push_result(folder: str, publishing: PublishingSettings) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Lock the output folder against other runs. The first process holds the lock for all processes of the run."""
+    """Lock the output folder against other runs. The first process holds the lock for all processes."""
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:
@@ -585,7 +555,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
             # The signal ended another process first.
             raise ShutdownRequested from error
         raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, and this one with it; look why, and continue with "
+            f"Another process of the run in '{folder}' has ended, so that this process ends, too; find the cause, and continue with "
             "`--resume true`."
         ) from error
 

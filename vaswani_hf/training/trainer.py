@@ -1,8 +1,8 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader` make batches with
-data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model, whose `forward` returns the loss
-(model/modeling_vaswani.py).
+run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader`
+make batches with data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model,
+whose `forward` returns the loss (model/modeling_vaswani.py).
 """
 
 import contextlib
@@ -42,48 +42,43 @@ from .checkpoints import (
     checkpoints_until,
     publish_checkpoint,
     put_back_replaced,
-    refuse_vanished,
+    refuse_vanished_folder,
     rotate_checkpoints,
 )
 from .moving_average import MovingAverage
 from .processes import Processes
-from .sharding import prepare_sharding, sharded_autocast, whole_model
+from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# The largest part of a batch that a CPU computes at once: the number of positions of one side times `d_model`. Smaller parts
-# need less padding and less memory, but each part costs time.
-NUMBERS_OF_A_PART = 2**19
+# The largest part of a batch that a CPU computes at once: the number of positions of one side times
+# `d_model`. Smaller parts need less padding and less memory, but each part costs time.
+MAX_PART_SIZE = 2**19
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded. The message names the step and a remedy."""
+    """The loss or the gradient became infinite or NaN, or exploded. The message has step and remedy."""
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """The largest number of positions per side that a CPU computes at once; None if a CPU computes whole batches."""
-    positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
+    """The largest number of positions per side that a CPU computes at once; None for whole batches."""
+    positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # A compiled model computes whole batches, because parts would have more different shapes.
     return positions if is_large and not training.torch_compile else None
 
 
 def _ignore_signals(worker: int) -> None:
-    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its step.
+    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its
+    # step.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the paper's schedule, and evaluation per token and by BLEU.
+    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
-    Args:
-        corpus (Corpus): The data.
-        training (AnyTraining): The batches and the schedule.
-        evaluation (EvaluationSettings): The scores of the validation.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
-        processes (Processes, optional): All processes of the run.
-        task (Task): Computes the scores of the validation other than the loss.
-        **kwargs: Passed to Seq2SeqTrainer.
+    `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
+    Seq2SeqTrainer.
     """
 
     control: Any
@@ -107,11 +102,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # These values stay on the device until they are logged, because reading a value forces a CUDA synchronisation.
+        # These values stay on the device until they are logged, because reading a value forces a CUDA
+        # synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
-        # The first of the latest steps whose losses are too high; None if the loss of the last step is normal.
+        # The first of the latest steps whose losses are too high; None if the loss of the last step is
+        # normal.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -163,7 +160,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches. The loader has no length, so that only the recipe counts epochs."""
+        """The endless loader of training batches. It has no length, so that only the recipe counts epochs."""
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
             "pin_memory": torch.cuda.is_available(),
@@ -186,7 +183,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step. Their target tokens in all processes are added to `target_tokens_seen`."""
+        """The batches of one optimizer step. `target_tokens_seen` grows by their target tokens."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
@@ -198,8 +195,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = super().training_step
         parts = [inputs]
         # Parts need the number of tokens of the whole batch, because the loss is a mean over all tokens.
-        if self.positions_of_a_part is not None and num_items_in_batch is not None:
-            parts = cut_into_parts(inputs, self.positions_of_a_part, are_texts=self.corpus.are_texts)
+        if self.max_part_positions is not None and num_items_in_batch is not None:
+            parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
             # The processes sum their gradients only once, after the last part.
@@ -210,20 +207,21 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return loss
 
     @property
-    def positions_of_a_part(self) -> int | None:
-        """The largest number of positions per side that are computed at once; None if batches are not cut into parts.
+    def max_part_positions(self) -> int | None:
+        """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The value does not depend on the number of processes, because the parts decide the dropout masks. DeepSpeed computes
-        whole batches, because it would take an optimizer step after each part.
+        The value does not depend on the number of processes, because the parts decide the dropout masks.
+        DeepSpeed computes whole batches, because it would take an optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
         return largest_part(self.training, self.model.config.d_model)
 
     def _seed_batch(self) -> None:
-        """Seed PyTorch's generators with the number of the next batch in the sequence of all batches of the run.
+        """Seed PyTorch with the number of the next batch among all batches of the run.
 
-        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an interruption.
+        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an
+        interruption.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -268,7 +266,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """The state since the last call, float32 [2] on the device: 1 if a loss or gradient was not finite, else 0; the loss."""
+        """Since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and the loss."""
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
         self.loss_of_step = self.finite_if_finite = 0.0
@@ -299,11 +297,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that was being replaced, then delete the incomplete one, because it would fill
-            # the disk. If this fails, delete nothing and raise the first error.
+            # Put back the complete checkpoint that was being replaced, then delete the incomplete one,
+            # because it would fill the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
-                # In another folder another run may be at work.
-                refuse_vanished(folder)
+                # Do not touch the folder of another run.
+                refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
@@ -312,7 +310,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.stop.is_saving = False
 
     def _make_room(self, folder: Path) -> None:
-        refuse_vanished(folder)
+        refuse_vanished_folder(folder)
         shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
     def _complete_checkpoint(self, folder: Path) -> None:
@@ -326,7 +324,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # A checkpoint is scheduled if an uninterrupted run also saves it, even if a later run trains for more steps.
+            # True if an uninterrupted run of any length also saves this checkpoint.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -340,10 +338,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """The scores on the validation split: loss per token without label smoothing, perplexity, scores of the task.
+        """The scores on the validation split: unsmoothed loss per token, perplexity, scores of the task.
 
-        With a moving average of the weights, the scores are those of the average. The scores of the weights themselves have
-        the names `eval_raw_loss` and so on.
+        With a moving average of the weights, the scores are those of the average. The scores of the weights
+        themselves have the names `eval_raw_loss` and so on.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -362,10 +360,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validate(self) -> dict[str, float]:
         """The validation scores of the current weights; empty if a signal arrived."""
-        # Each process computes its batches alone, because the processes may have different numbers of batches.
-        model = whole_model(self.accelerator.unwrap_model(self.model))
+        # Each process computes its batches alone, because the processes may have different numbers of
+        # batches.
+        model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
-            shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+            shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
         if not shares:
             return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
@@ -376,7 +375,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
         pairs = self.corpus.texts["validation"]
         if self.task.validation_metrics(self.evaluation) and pairs is not None:
-            shares = self._shares(lambda: self._outputs(model, pairs))
+            shares = self._gather_shares(lambda: self._validation_outputs(model, pairs))
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
@@ -395,8 +394,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             collate_fn=self.corpus.validation_collator,
         )
 
-    def _shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """The results of `compute` in all processes; empty if a signal arrived in one process: all save and end."""
+    def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
+        """The results of `compute` in all processes; empty if a signal arrived, so that all save and end."""
         was_training = self.model.training
         try:
             with self.stop.ending_at_once(self.stop.sentence):
@@ -411,8 +410,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return []
         return shares
 
-    def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """The model's outputs for this process's share of the validation split, with the number of each row."""
+    def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
+        """The outputs for this process's share of the validation split, with the number of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))

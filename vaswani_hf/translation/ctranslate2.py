@@ -34,8 +34,8 @@ from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import (
     PAPER_MAX_LENGTH,
     SearchSettings,
+    max_tokens_by_source,
     setting_of,
-    tokens_at_most,
     validate_search_fields,
 )
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
@@ -263,7 +263,7 @@ class CTranslate2Backend:
                 f"has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
-        own = tokens_at_most(config, len(segment.token_ids))
+        own = max_tokens_by_source(config, len(segment.token_ids))
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)
         elif config.max_length is not None:

@@ -94,7 +94,7 @@ class Translator(BaseTranslator):
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
-    def settled(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
+    def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
         """The requests, after the first of them have decided on the dtype if that is open."""
         requests = iter(requests)
         first: list[Any] = []

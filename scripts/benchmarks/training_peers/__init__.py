@@ -1,1 +1,1 @@
-"""The competitors of scripts/benchmarks/training.py, each a process of its own: `python -m training_peers.NAME SETTINGS`."""
+"""The competitors of scripts/benchmarks/training.py. Each one is a process: `python -m training_peers.NAME SETTINGS`."""

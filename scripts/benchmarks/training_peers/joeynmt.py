@@ -1,10 +1,9 @@
-"""JoeyNMT as a competitor: its own training loop with token batches, on the pieces that the others have.
+"""JoeyNMT as a competitor: its own training loop with token batches, on the pieces of the other competitors.
 
-Run by an interpreter that has joeynmt, which need not have this package.
+Run this file with an interpreter that has joeynmt. The interpreter does not need this package.
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,17 +11,17 @@ from joeynmt.config import parse_global_args, set_validation_args
 from joeynmt.prediction import prepare
 from joeynmt.training import TrainManager
 
-from training_peers.turns import NoMoreTurnsError, Turns, read_settings
+from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings
 
 
 class CompetingManager(TrainManager):
-    """JoeyNMT's loop, which takes turns."""
+    """The loop of JoeyNMT, with turns."""
 
     turns: Turns
     started = False
 
     def _train_step(self, batch):
-        # There is no place after the step of the optimizer; here the next batch is read, too.
+        # JoeyNMT has no hook after a step of the optimizer. The start of the next step is the nearest one.
         if self.started:
             self.turns.step_ended()
         self.started = True
@@ -31,23 +30,24 @@ class CompetingManager(TrainManager):
         return super()._train_step(batch)
 
 
-def configuration(settings: SimpleNamespace) -> dict[str, Any]:
-    """JoeyNMT's configuration."""
-    folder, shape = Path(settings.folder), settings.shape
+def configuration(settings: PeerSettings) -> dict[str, Any]:
+    """The configuration of JoeyNMT."""
+    folder = Path(settings.folder)
+    shape = settings.shape
     text = {
         "voc_file": str(folder / "vocabulary.joeynmt"),
         "level": "word",
         "max_length": 1000,
         "lowercase": False,
     }
-    embeddings = {"embedding_dim": shape["width"], "scale": True, "dropout": 0.1}
+    embeddings = {"embedding_dim": shape.width, "scale": True, "dropout": 0.1}
     stack = {
         "type": "transformer",
-        "num_layers": shape["layers"],
-        "num_heads": shape["heads"],
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
         "embeddings": embeddings,
-        "hidden_size": shape["width"],
-        "ff_size": shape["ffn"],
+        "hidden_size": shape.width,
+        "ff_size": shape.ffn,
         "dropout": 0.1,
         "layer_norm": "post",
     }
@@ -72,13 +72,14 @@ def configuration(settings: SimpleNamespace) -> dict[str, Any]:
             "decoder": stack,
         },
         "training": training_section(settings),
-        "testing": {"batch_size": shape["tokens"], "batch_type": "token", "eval_metrics": []},
+        "testing": {"batch_size": shape.tokens, "batch_type": "token", "eval_metrics": []},
     }
 
 
-def training_section(settings: SimpleNamespace) -> dict[str, Any]:
+def training_section(settings: PeerSettings) -> dict[str, Any]:
     """The section `training` of the configuration."""
-    width, warmup = settings.shape["width"], settings.warmup_steps
+    width = settings.shape.width
+    warmup = settings.warmup_steps
     return {
         "optimizer": "adam",
         "adam_betas": [0.9, 0.98],
@@ -88,7 +89,7 @@ def training_section(settings: SimpleNamespace) -> dict[str, Any]:
         "learning_rate_factor": settings.learning_rate * (width * warmup) ** 0.5,
         "learning_rate_warmup": warmup,
         "learning_rate_min": 0.0,
-        "batch_size": settings.shape["tokens"],
+        "batch_size": settings.shape.tokens,
         "batch_type": "token",
         "epochs": 10**6,
         "logging_freq": 100,
@@ -99,8 +100,10 @@ def training_section(settings: SimpleNamespace) -> dict[str, Any]:
 
 @torch.inference_mode()
 def validation_loss(manager: TrainManager, pairs: Any, tokens: int) -> float:
-    """The nats per token of the validation set, not smoothed."""
-    model, total, count = manager.model.eval(), 0.0, 0
+    """The cross-entropy of the validation set in nats per token, without label smoothing."""
+    model = manager.model.eval()
+    total = 0.0
+    count = 0
     model.loss_function = ("crossentropy", 0.0)
     batches = pairs.make_iter(
         batch_size=tokens,
@@ -116,7 +119,7 @@ def validation_loss(manager: TrainManager, pairs: Any, tokens: int) -> float:
 
 
 def main() -> None:
-    """Takes turns."""
+    """Train in turns."""
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
     Path(settings.folder, "joeynmt").mkdir(exist_ok=True)
@@ -136,15 +139,16 @@ def main() -> None:
         train_args=arguments.train,
         dev_args=set_validation_args(arguments.test),
     )
-    # Gradients of bfloat16 need no scaling.
-    manager.scaler, manager.turns = None, turns
-    # What its loop saves when it is left is not needed.
+    manager.turns = turns
+    # Gradients in bfloat16 need no scaling.
+    manager.scaler = None
+    # JoeyNMT would save a checkpoint at the end.
     manager._save_checkpoint = lambda *args: None
     try:
         turns.start()
         manager.train_and_validate(train_data=train, valid_data=validation)
     except NoMoreTurnsError:
-        turns.finish(validation_loss(manager, validation, settings.shape["tokens"]))
+        turns.finish(validation_loss(manager, validation, settings.shape.tokens))
 
 
 if __name__ == "__main__":

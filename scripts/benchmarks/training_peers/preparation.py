@@ -1,4 +1,4 @@
-"""What the competitors share, made once: the encoded corpus, the same as pieces between spaces, vocabularies, and FLOPs."""
+"""Prepares the inputs of all competitors: the encoded corpus, its pieces as text, vocabularies, and the FLOPs of a token."""
 
 import json
 from pathlib import Path
@@ -6,49 +6,42 @@ from typing import Any
 
 import numpy as np
 
-from training_peers.turns import read_settings
+from training_peers.turns import Shape, read_settings
 from training_peers.vaswani import corpus_of, recipe_of
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.corpus import Corpus
 
 
-def training_flops(shape: dict[str, int], source: np.ndarray, target: np.ndarray) -> float:
-    """The floating-point operations of a step on these pairs, without padding: forward, and backward twice as many.
+def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> float:
+    """The FLOPs of a training step on pairs of these lengths [N] in tokens, without padding.
 
-    A multiplication by a matrix takes 2 per token and parameter; scores and weighted sums 4 * width per query and key,
-    of which a decoder position has those before it and itself.
-
-    Args:
-        shape (dict): The measures of the model.
-        source (ndarray): [N] source lengths (tokens).
-        target (ndarray): [N] target lengths (tokens).
-
-    Returns:
-        float: The sum over the pairs.
+    A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width FLOPs per query
+    and key. A backward pass takes twice the FLOPs of a forward pass.
     """
-    width, layers, ffn = shape["width"], shape["layers"], shape["ffn"]
-    # Query, key, value and output of a self-attention; of the cross-attention, key and value are of the source.
-    per_source = layers * (4 * width**2 + 2 * width * ffn) + layers * 2 * width**2
-    per_target = layers * (6 * width**2 + 2 * width * ffn) + shape["vocabulary"] * width
-    source, target = source.astype(np.float64), target.astype(np.float64)
-    pairs_of_positions = source**2 + target * (target + 1) / 2 + source * target
-    products = 2 * (per_source * source + per_target * target) + 4 * width * layers * pairs_of_positions
+    width = shape.width
+    # Four projections per self-attention. The cross-attention projects keys and values of the source.
+    per_source = shape.layers * (6 * width**2 + 2 * width * shape.ffn)
+    per_target = shape.layers * (6 * width**2 + 2 * width * shape.ffn) + shape.vocabulary * width
+    source = source.astype(np.float64)
+    target = target.astype(np.float64)
+    # A decoder position attends to itself and to the positions before it.
+    queries_and_keys = source**2 + target * (target + 1) / 2 + source * target
+    products = 2 * (per_source * source + per_target * target) + 4 * width * shape.layers * queries_and_keys
     return float(3 * products.sum())
 
 
 def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
-    """The corpus for competitors that read text: SPLIT.SIDE.pieces, `vocabulary.pieces`, and files of vocabularies."""
+    """Write the pieces of each sentence between spaces, and the vocabulary files of JoeyNMT and Marian."""
     tokenizer = corpus.source_tokenizer
     splits: dict[str, Any] = {"train": corpus.train, "validation": corpus.validation}
     for split, pairs in splits.items():
         for side, column in (("source", "input_ids"), ("target", "labels")):
             lines = (" ".join(tokenizer.convert_ids_to_tokens(ids[:-1])) for ids in pairs[column])
-            (folder / f"{split}.pieces.{side}").write_text(
-                "".join(f"{line}\n" for line in lines), encoding="utf-8"
-            )
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{split}.pieces.{side}").write_text(text, encoding="utf-8")
     special = set(tokenizer.all_special_tokens)
-    pieces = [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])]
-    pieces = [piece for piece in pieces if piece not in special]
+    by_id = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    pieces = [piece for piece, _ in by_id if piece not in special]
     for name, first in (("joeynmt", ["<unk>", "<pad>", "<s>", "</s>"]), ("marian", ["</s>", "<unk>"])):
         unused = [f"<unused{number}>" for number in range(vocabulary - len(pieces) - len(first))]
         text = "".join(f"{piece}\n" for piece in [*first, *pieces, *unused])
@@ -56,17 +49,15 @@ def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
 
 
 def main() -> None:
-    """Prepares a folder with train.source, train.target and so on."""
+    """Prepare a folder that holds train.source, train.target, validation.source and validation.target."""
     settings = read_settings()
     folder = Path(settings.folder)
     corpus = corpus_of(recipe_of(settings), new_tokenizers=True)
-    write_pieces(corpus, folder, settings.shape["vocabulary"])
+    write_pieces(corpus, folder, settings.shape.vocabulary)
     source, target = (lengths.astype(np.int64) for lengths in pair_lengths(corpus.train))
     tokens = int(source.sum() + target.sum())
     facts = {
         "pairs": len(source),
-        "validation_pairs": len(corpus.validation) if corpus.validation is not None else 0,
-        "pieces": len(corpus.source_tokenizer),
         "tokens": tokens,
         "tokens_per_target_token": tokens / int(target.sum()),
         "flops_per_token": training_flops(settings.shape, source, target) / tokens,

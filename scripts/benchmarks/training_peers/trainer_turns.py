@@ -1,4 +1,4 @@
-"""What the competitors on transformers' Trainer share: the counts, the turns, and the validation loss."""
+"""Shared code of the competitors that use the Trainer of transformers: counts, turns, and the validation loss."""
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 class TurnsCallback(TrainerCallback):
-    """Ends a turn after its last step.
-
-    Args:
-        turns (Turns): The turns.
-    """
+    """Starts the turns with the training, and counts the steps."""
 
     def __init__(self, turns: Turns):
         self.turns = turns
@@ -29,7 +25,7 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """What a trainer class derives from first, to count what it trains on, in parts of a batch where it computes those."""
+    """The first base class of a trainer that counts the tokens and positions of its batches."""
 
     turns: Turns
 
@@ -42,16 +38,18 @@ class Counting:
 
 @torch.inference_mode()
 def validation_loss(model: torch.nn.Module, corpus: Corpus) -> float:
-    """The nats per token of the validation set, not smoothed, computed in the same way for every model."""
+    """The cross-entropy of the validation set in nats per token, without label smoothing, for any model."""
     model.eval()
-    pairs, total, tokens = PairRows(corpus.validation), 0.0, 0
-    collator, device = PairCollator(corpus.source_tokenizer.pad_token_id), next(model.parameters()).device
+    pairs = PairRows(corpus.validation)
+    collator = PairCollator(corpus.source_tokenizer.pad_token_id)
+    device = next(model.parameters()).device
     budget = max(2048, corpus.max_length)
+    total = 0.0
+    tokens = 0
     for batch in TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None):
         inputs = {name: tensor.to(device) for name, tensor in collator(pairs.__getitems__(batch)).items()}
-        logits, labels = model(**inputs).logits.float(), inputs["labels"]
-        summed = F.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-        )
-        total, tokens = total + summed.item(), tokens + int((labels != IGNORED_LABEL).sum())
+        labels = inputs["labels"].flatten()
+        logits = model(**inputs).logits.float().flatten(0, 1)
+        total += F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum").item()
+        tokens += int((labels != IGNORED_LABEL).sum())
     return total / tokens

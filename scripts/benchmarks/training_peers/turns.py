@@ -1,25 +1,60 @@
-"""Turns: a competitor trains when it is told to, says what it has done, and waits while others work.
+"""The turns of a competitor: it trains when it is told to, reports, and waits while the other competitors train.
 
-It is told by lines of JSON on its standard input, {"steps": 3}, {"tokens": 40000} or {"end": true}, and answers by lines of
-JSON on its standard output. Nothing but the standard library is imported: each competitor has a Python of its own.
+benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens": 40000} or
+{"end": true}. The process answers with lines of JSON on its standard output. This file imports the standard library only,
+because each competitor has an interpreter of its own.
 """
 
 import json
 import os
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 
-def read_settings() -> SimpleNamespace:
-    """What is measured, from the file that the command names; the keys are those that training.py writes."""
-    return SimpleNamespace(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model and of its batches.
+
+    `tokens` are the positions of a batch on each side. `turn` are the source and target tokens of a turn.
+    """
+
+    width: int
+    ffn: int
+    layers: int
+    heads: int
+    vocabulary: int
+    tokens: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """What all competitors train: the shape, the folder of the texts, and the settings of the optimizer."""
+
+    shape: Shape
+    folder: str
+    device: str
+    dtype: str
+    threads: int
+    learning_rate: float
+    warmup_steps: int
+
+    def write(self, path: Path) -> None:
+        """Write the settings as JSON."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def read_settings() -> PeerSettings:
+    """The settings in the file that the command line of a competitor names."""
+    content = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    return PeerSettings(**{**content, "shape": Shape(**content["shape"])})
 
 
 def resident(field: str, process: int | str = "self") -> float:
-    """A size of a process from Linux."""
+    """A memory size of a process in MiB, such as "VmRSS" or "VmHWM", as Linux reports it."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
 
@@ -29,41 +64,41 @@ class NoMoreTurnsError(Exception):
 
 
 class Turns:
-    """The turns of this process; what was imported before counts neither as its memory nor as its time.
+    """The turns of this process. Imports before the first turn count neither as time nor as memory.
 
-    Args:
-        device (Any): torch.cuda where the competitor computes on it; None on a processor.
+    `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
     """
 
     def __init__(self, device: Any = None):
         self._device = device
-        # What libraries print must not come between the answers.
+        # Libraries may print to the standard output, so that the answers get a descriptor of their own.
         self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        self.steps = self._goal = 0
+        self._goal = 0
+        self.steps = 0
         self.tokens: Any = 0
         self.positions: Any = 0
         if device is None:
-            # The highest resident size counts anew after this (Linux).
+            # Linux resets the peak of the resident size.
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._before = resident("VmRSS")
 
     def ready(self) -> None:
-        """Says that the first turn can begin."""
+        """Report that the first turn can begin."""
         self._answer({"ready": True})
 
     def start(self) -> None:
-        """Says that the first turn can begin, and waits for it."""
+        """Report that the first turn can begin, and wait for it."""
         self.ready()
         self._wait()
 
     def count(self, tokens: Any, positions: int) -> None:
-        """Counts a batch."""
+        """Count a batch."""
         self.tokens = self.tokens + tokens
         self.positions += positions
 
     def step_ended(self) -> None:
-        """Counts a step of the optimizer; after the last one of a turn, answers and waits for the next turn."""
+        """Count a step of the optimizer. After the last step of a turn, report and wait for the next turn."""
         self.steps += 1
         if self.steps < self._goal:
             return
@@ -73,7 +108,7 @@ class Turns:
         self._wait()
 
     def turn_ended(self, seconds: float, memory: float | None = None) -> None:
-        """Says what was done."""
+        """Report all tokens, positions and steps so far, the seconds of the turn, and the peak memory in MiB."""
         if memory is None and self._device is not None:
             memory = self._device.max_memory_allocated() / 2**20
         elif memory is None:
@@ -86,20 +121,20 @@ class Turns:
         if "steps" in command:
             self._goal = self.steps + command["steps"]
         else:
-            # How many tokens the next batches have is not known without waiting for the device.
+            # Counting the tokens of each batch would force a synchronisation, so that the steps are estimated.
             left = command["tokens"] - int(self.tokens)
             self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
         self._began = time.perf_counter()
 
     def next_command(self) -> dict[str, int]:
-        """What the next turn is to do: `steps` more, or up to `tokens` in all."""
+        """The work of the next turn: `steps` more steps, or steps until there are `tokens` tokens in all."""
         command = json.loads(sys.stdin.readline() or '{"end": true}')
         if "end" in command:
             raise NoMoreTurnsError
         return command
 
     def finish(self, loss: float) -> None:
-        """Says how good the model has become."""
+        """Report the validation loss of the trained model."""
         self._answer({"validation_loss": loss})
 
     def _answer(self, content: dict[str, Any]) -> None:

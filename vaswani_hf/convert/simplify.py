@@ -1,13 +1,21 @@
-"""Folds the factors of other score functions into scaled dot products, for formats that have nothing else."""
+"""Rewrites a model for formats that compute scaled dot products only and have a position table of fixed length."""
 
 import copy
+import math
 
 import torch
+from transformers import PreTrainedModel
 
 from ..model.attention_vaswani import UNFUSED_SCORES, GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .formats import Limit
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from .formats import Limit, Tokenizers
+
+# Section 6.1: an output has at most this many tokens more than its input.
+EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
+SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
 def _whole_attention(config: VaswaniConfig) -> str | None:
@@ -57,3 +65,24 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
             heads = torch.einsum("hij,hi...->hj...", matrices, heads)
         folded[name] = (heads.flatten(0, 1) * attention.scaling * attention.d_k**0.5).to(value.dtype)
     return folded
+
+
+def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
+    """Enough for the longest input and for every output that the generation config allows.
+
+    Args:
+        model (PreTrainedModel): A VaswaniForSeq2SeqLM.
+        tokenizers (tuple, optional): Of source and target, for the longest input.
+
+    Returns:
+        int: Rows of the table (tokens), 1,074 at least; those of the model's own table where it is learned.
+    """
+    if model.config.position_embedding == "learned":
+        return model.config.max_position_embeddings
+    config = model.generation_config
+    # transformers writes 10^30 where there is no limit.
+    lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
+    longest = max(lengths, default=DEFAULT_MAX_LENGTH)
+    a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))
+    outputs = (longest + EXTRA_TOKENS, math.ceil(a * longest) + b, config.max_length, config.max_new_tokens)
+    return max(SMALLEST_TABLE, *(int(length or 0) for length in outputs))
