@@ -24,12 +24,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
-	$(BIN)/python scripts/quickstart.py checkpoints/numbers
+	$(BIN)/python scripts/examples/quickstart.py checkpoints/numbers
 
 # A parser, and its F1 on sentences that it has never seen.
 parsing: install
 	$(BIN)/vaswani train configuration/parsing.yaml --resume true
-	$(BIN)/python scripts/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
+	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
 # The tests without the marker `slow`, and the 40 slowest of these tests.
@@ -65,4 +65,4 @@ lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 bench: install
-	$(BIN)/python scripts/benchmark_training.py
+	$(BIN)/python scripts/benchmarks/training.py

@@ -6,7 +6,7 @@ import pytest
 from factories import loaded_recipe
 from safetensors.torch import load_file, save_file
 
-from vaswani_hf.data.corpus import pin_dataset
+from vaswani_hf.data.dataset_hub import pin_dataset
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.tasks import TASKS
 

@@ -13,7 +13,7 @@ import pytest
 
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
-from vaswani_hf.model.backend_vaswani import PyTorchBackend
+from vaswani_hf.model.translator_vaswani import PyTorchBackend
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
@@ -383,7 +383,7 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, tmp_path,
         ),
         (
             ["--teacher", "there", "./there"],
-            "`--teacher` names one model twice, in there, ./there; name each once.",
+            "`--teacher` names ./there twice; name it once.",
         ),
         (["--num_beamz", "2"], "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`."),
         (

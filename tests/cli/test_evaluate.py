@@ -207,7 +207,7 @@ def test_a_missing_checkpoint_of_comet_is_named(evaluate, comet):
             ["--compare", "a"],
             "`--compare` must have two systems or more, but there is only a; name another one, or leave out `--compare`.",
         ),
-        (["a", "--compare", "b", "./a"], "`--compare` must have different systems, but ./a is there twice."),
+        (["a", "--compare", "b", "./a"], "`--compare` names ./a twice; name it once."),
         (["a", "--compare", "short"], "source and short must have equally many lines, but have 12 and 1."),
         (["a", "--compare", "bad"], "bad must be UTF-8 text, but line 2 is not."),
         (["a", "--compare", "."], "'.' holds no checkpoint: it has no config.json."),

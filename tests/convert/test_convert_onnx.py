@@ -16,8 +16,8 @@ from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
 
-from vaswani_hf.convert.comparison import sample_batch
 from vaswani_hf.convert.export import export
+from vaswani_hf.convert.formats import sample_batch
 from vaswani_hf.convert.onnx import run_onnx
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

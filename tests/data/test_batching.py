@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.preparation import prepare_pairs
+from vaswani_hf.data.corpus import prepare_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from vaswani_hf.data.batching import PairCollator
-from vaswani_hf.data.columns import PairRows, corpus_digest, pair_lengths
-from vaswani_hf.data.endless import EndlessStream
-from vaswani_hf.data.preparation import prepare_pairs
+from vaswani_hf.data.batching import PairCollator, PairRows
+from vaswani_hf.data.columns import pair_lengths
+from vaswani_hf.data.corpus import prepare_pairs
+from vaswani_hf.data.corpus_cache import corpus_digest
+from vaswani_hf.data.streams import EndlessStream
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 COUNT = 2500

@@ -17,9 +17,8 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer
 
+from vaswani_hf.data.corpus import CorpusReport, PairEncoder, PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.lines import read_lines
-from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
@@ -557,7 +556,7 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     with monkeypatch.context() as patched:
-        patched.setattr(_Preparation, "__call__", property(lambda _: pytest.fail("encoded again")))
+        patched.setattr(PairEncoder, "__call__", property(lambda _: pytest.fail("encoded again")))
         again, again_report = prepare(loaded, load_pairs(PairSource(**paths)))
     assert again.to_list() == first.to_list()
     assert again_report == first_report
@@ -573,8 +572,7 @@ TRAIN_AND_PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.corpus import PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
@@ -650,7 +648,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
         return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
 
     if side is None:
-        assert [(pair["source"], pair["target"]) for pair in load().test_text] == test
+        assert [(pair["source"], pair["target"]) for pair in load().texts["test"]] == test
         return
     with pytest.raises(ValueError) as caught:
         load()

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi
 from safetensors.torch import load_file
 
 from vaswani_hf.checkpoint.hub import HubError
-from vaswani_hf.data.corpus import pin_dataset
+from vaswani_hf.data.dataset_hub import pin_dataset
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe

@@ -9,11 +9,11 @@ import pytest
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
+from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.endless import EndlessSampler, EndlessStream, EpochPairs
-from vaswani_hf.data.preparation import prepare_pairs
+from vaswani_hf.data.corpus import prepare_pairs
+from vaswani_hf.data.streams import EndlessStream
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 COUNT = 1000

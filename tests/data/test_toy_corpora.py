@@ -12,7 +12,7 @@ import pytest
 
 from vaswani_hf.data import toy_corpora
 from vaswani_hf.data.toy_corpora import english_words, german_words, grammar_trees, num_digits, number_pairs
-from vaswani_hf.data.trees import WORD, tree_of
+from vaswani_hf.data.trees import WORD, tree_from_text
 
 SPLITS = ("train", "validation", "test")
 
@@ -142,7 +142,7 @@ def trees():
 
 def test_trees_are_those_of_a_treebank(trees):
     for tree in trees["train"]:
-        assert tree_of(str(tree)) == tree and len(tree.words) <= 18
+        assert tree_from_text(str(tree)) == tree and len(tree.words) <= 18
 
 
 def parses_of(words):

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
+from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.columns import corpus_digest, pair_corpora
-from vaswani_hf.data.endless import EndlessSampler, EpochPairs, WeightedPairs
+from vaswani_hf.data.columns import pair_corpora
+from vaswani_hf.data.corpus_cache import corpus_digest
+from vaswani_hf.data.weighted_corpora import WeightedPairs
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.options_vaswani import DECODING_SETTINGS
-from vaswani_hf.publish.record import data_facts
+from vaswani_hf.model.generation_vaswani import DECODING_SETTINGS
+from vaswani_hf.publish.model_card import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
 from vaswani_hf.recipe.loading import readable_record
@@ -196,7 +196,7 @@ def test_a_file_may_be_several(recipe_file, text, expected):
 def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file):
     path = recipe_file(f"{MINIMAL}evaluation: {{tokenize: ja-mecab}}\n")
     with pytest.raises(
-        ValueError, match="`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed"
+        ValueError, match="`evaluation.tokenize` is 'ja-mecab', which needs a package or a file"
     ):
         load_recipe(path)
     assert readable_record(path).evaluation.tokenize == "ja-mecab"
@@ -268,7 +268,7 @@ WRONG = """
 --keep=false | `tokenizer.keep: false` is for a run with `model.init_from`
 --target_vocab_size=300 | needs `tokenizer.shared_vocabulary: false`
 --position_embedding=learned --max_position_embeddings=20 | `model.max_position_embeddings` must be at least 256 ... 20
---tokenize=nonsense | `evaluation.tokenize` must be a tokenizer of sacreBLEU ... 'nonsense'
+--tokenize=nonsense | `evaluation.tokenize` must be one of ... 'nonsense'
 --corpus=null | Exactly one of `data.corpus`, `data.dataset`, ... none is
 --dataset=user/name | Exactly one of ... `data.corpus` and `data.dataset` are
 TWO --validation_source=a | `data.validation_source` and `data.validation_target` go together ... 'a' and None

@@ -57,7 +57,7 @@ class Summarization(Translation):
     def validation_metrics(self, evaluation):
         return tuple(self.metrics)
 
-    def validation_scores(self, outputs, targets, evaluation):
+    def score_outputs(self, outputs, targets, evaluation):
         return rouge(outputs, targets)
 
     def score_test_split(self, folder, test, data, evaluation, device):
@@ -80,7 +80,7 @@ class Summarization(Translation):
         )
 
 
-def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys):
+def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani):
     monkeypatch.setitem(TASKS, "summarization", Summarization())
     texts = [f"the {word} sleeps in the {word} garden" for word in ("dog", "cat", "bird")]
     rows = [{"text": text, "summary": f"{text.split()[1]} sleeps"} for text in texts]
@@ -95,6 +95,16 @@ def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys):
     assert "test_summaries.txt" in json.loads((folder / "manifest.json").read_text())["files"]
     out = capsys.readouterr().out
     assert "· validation rouge1 " in out and "test: ROUGE-1 " in out
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "summaries").write_text("".join(f"{row['summary']}\n" for row in rows))
+    command = ["evaluate", folder, "--source", tmp_path / "texts", "--reference", tmp_path / "summaries"]
+    code, out, _ = vaswani(*command, "--json")
+    scores = json.loads(out)
+    assert code == 0 and "bleu" not in scores
+    assert [scores[name] for name in ("rouge1", "rougeL")] == pytest.approx(
+        [results["test"][name] for name in ("rouge1", "rougeL")]
+    )
+    assert vaswani(*command)[1].startswith(f"ROUGE-L {scores['rougeL']:.2f}\nROUGE-1 ")
     # The metrics of the results identify the task.
     (folder / "recipe.yaml").unlink()
     card = model_card(folder, "user/name")

@@ -167,7 +167,7 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copied, capsys):
     flip_a_bit(folder / "checkpoint-6" / "model.safetensors")
     run("average", *AVERAGED, "--resume", "true")
     assert (
-        "checkpoint-6' takes no part in the final weights: model.safetensors is not as it was"
+        "checkpoint-6' is not used for the final weights: model.safetensors is not as it was"
         in capsys.readouterr().out
     )
     expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])
@@ -483,7 +483,7 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
     def interrupted(*_, **__):
         raise InterruptedRunError("A signal came while the test split was scored.")
 
-    for place in ("tasks.translation.evaluate_translator", "training.run.save_model"):
+    for place in ("tasks.translation.translate_and_measure", "training.run.save_model"):
         with monkeypatch.context() as patched:
             patched.setattr(f"vaswani_hf.{place}", interrupted)
             with pytest.raises(InterruptedRunError):

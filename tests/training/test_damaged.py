@@ -106,5 +106,5 @@ def test_a_checkpoint_whose_manifest_is_damaged_is_left_out_of_the_average_in_a_
         (folder / name).unlink()
     run("run", *keys, "--resume=true")
     said = capsys.readouterr().out
-    assert f"'{folder}/checkpoint-4' takes no part in the final weights: manifest.json is damaged\n" in said
+    assert f"'{folder}/checkpoint-4' is not used for the final weights: manifest.json is damaged\n" in said
     assert "averaging the last 2 checkpoints" in said

@@ -62,7 +62,7 @@ STAGES = {
     "the final weights": (vaswani_hf.training.run, "save_model", 1, ["checkpoint-4", "checkpoint-8"]),
     "the translations": (
         vaswani_hf.tasks.translation,
-        "evaluate_translator",
+        "translate_and_measure",
         1,
         ["checkpoint-4", "checkpoint-8"],
     ),

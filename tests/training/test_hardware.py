@@ -14,7 +14,7 @@ from vaswani_hf.model import attention_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import hardware, trainer
-from vaswani_hf.training.hardware import described, resolve_defaults
+from vaswani_hf.training.hardware import describe_computation, resolve_defaults
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.trainer import VaswaniTrainer
 
@@ -67,14 +67,14 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to leave that out: `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to switch it off: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip
 def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16, words, means):
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
-    assert described(resolved(recipe), torch.device(device)) == means
+    assert describe_computation(resolved(recipe), torch.device(device)) == means
 
 
 @pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16", "bf16"])
@@ -116,9 +116,9 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
     whole = weights(run("whole", *words))
     assert "in parts" not in capsys.readouterr().out
     number = len(positions)
-    monkeypatch.setattr(trainer, "NUMBERS_OF_A_PART", 200 * 16)
+    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 200 * 16)
     in_parts = weights(run("parts", *words))
-    assert "batches of more than 200 positions a side in parts" in capsys.readouterr().out
+    assert "batches of more than 200 positions per side in parts" in capsys.readouterr().out
     assert max(positions[:number]) > 400 and max(positions[number:]) <= 200
     for name, tensor in whole.items():
         torch.testing.assert_close(in_parts[name], tensor, rtol=0, atol=1e-5)
@@ -129,7 +129,7 @@ def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     training = resolved(load_recipe(run.recipe, [*AUTO, "--dataloader_num_workers=0"]))
     assert training.bf16 is False
-    assert described(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
+    assert describe_computation(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
 
 
 def test_too_many_processes_for_batches_are_refused_before_they_are_started(run, vaswani, tmp_path):

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling, pipelin
 
 from vaswani_hf import VaswaniForCausalLM, VaswaniForMaskedLM
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.data.tokenizer_training import SENTENCE, in_form, train_tokenizer
+from vaswani_hf.data.tokenizer_training import SENTENCE, train_tokenizer, with_form
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks.language_modeling import (
@@ -156,8 +156,8 @@ def test_the_collator_of_transformers_takes_the_tokenizer():
 
 def test_a_tokenizer_keeps_its_pieces_in_another_task():
     causal = train_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModeling.form)
-    masked = in_form(causal, MaskedLanguageModeling.form)
-    both = in_form(masked, SENTENCE)
+    masked = with_form(causal, MaskedLanguageModeling.form)
+    both = with_form(masked, SENTENCE)
     assert causal("one")["input_ids"] == [0, *masked("one")["input_ids"][:-1]]
     assert masked.mask_token_id == len(causal) == len(masked) - 1
     assert both("one </s>")["input_ids"][:-1] == causal("one </s>")["input_ids"][1:]

@@ -262,7 +262,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
         (
             ["{run}/checkpoint-4", "{run}/checkpoint-8", "{run}/./checkpoint-4"],
-            "`checkpoints` names one twice, in {run}/checkpoint-4, {run}/checkpoint-8, {run}/./checkpoint-4; name each once.",
+            "`checkpoints` names {run}/./checkpoint-4 twice; name it once.",
         ),
         (
             ["{run}", "--last=2", "--metric=bleu"],

@@ -47,7 +47,7 @@ import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.trainer
 
 vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
-vaswani_hf.training.trainer.NUMBERS_OF_A_PART = 300 * 16
+vaswani_hf.training.trainer.MAX_PART_SIZE = 300 * 16
 step = VaswaniTrainer.training_step
 
 def interrupted(self, *args, **kwargs):
@@ -65,7 +65,7 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
 
     Batches are computed in parts, and dropout has the same masks.
     """
-    monkeypatch.setattr(trainer, "NUMBERS_OF_A_PART", 300 * 16)
+    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 300 * 16)
     before = signal.getsignal(signal.SIGTERM)
     # Adam would make much of the rounding of gradients near 0.
     rate = ("--learning_rate_factor=0.02", "--adam_epsilon=1e-4")

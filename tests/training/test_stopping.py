@@ -43,7 +43,7 @@ def ended(life):
 CORPUS = ("vaswani_hf.training.run", "_load_corpus")
 VALIDATION = ("vaswani_hf.training.trainer", "negative_log_likelihood")
 BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_outputs")
-SCORES = ("vaswani_hf.tasks.translation", "evaluate_translator")
+SCORES = ("vaswani_hf.tasks.translation", "translate_and_measure")
 KEYS = ("--validation_bleu=true", "--save_steps=4", "--average_checkpoints=2", "--max_steps=6")
 
 

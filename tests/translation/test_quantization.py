@@ -199,9 +199,7 @@ def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     code, _, sentence = vaswani("translate", "not loaded yet", "--quantization", "int8", "--text", "eins")
     assert code == 1
-    assert sentence == (
-        "`quantization` int8 needs torchao; `pip install vaswani_hf[int8]` brings a version that has it."
-    )
+    assert sentence == ("`quantization` int8 needs torchao; install it with `pip install 'torchao>=0.18'`.")
 
 
 def test_ctranslate2_has_its_own(vaswani):
