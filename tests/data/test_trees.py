@@ -3,9 +3,9 @@
 import gzip
 
 import pytest
+from factories import tiny_tokenizer
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.data.trees import (
     Tree,
     read_treebank,
@@ -76,49 +76,28 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
         tree_from_symbols(["dog"], symbols.split())
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
-            "x.mrg, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is "
-            "missing, or indent the lines that go on with a tree.",
-        ),
-        (
-            "(S (NN a))\n( (S\n  (NP (NN b))",
-            "x.mrg, line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or "
-            "indent the lines that go on with a tree.",
-        ),
-        (
-            "(S (NN a)))",
-            "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
-        ),
-        (
-            "\n(S (NP the dog))",
-            "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NP (NN a) b))",
-            "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NN a (NN b)))",
-            "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NP) (NN a))",
-            "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it.",
-        ),
-        (
-            "the dog",
-            "x.mrg, line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.",
-        ),
-    ],
-)
-def test_what_is_no_tree_is_named_with_file_and_line(text, message):
+NO_TREES = [
+    ("(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
+     "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is missing, or "
+     "indent the lines that go on with a tree."),
+    ("(S (NN a))\n( (S\n  (NP (NN b))",
+     "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or indent the "
+     "lines that go on with a tree."),
+    ("(S (NN a)))",
+     "line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing."),
+    ("\n(S (NP the dog))", "line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NP (NN a) b))", "line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NN a (NN b)))", "line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NP) (NN a))", "line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
+    ("the dog", "line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), NO_TREES)
+def test_text_that_is_no_tree_is_named_with_file_and_line(text, message):
     with pytest.raises(ValueError) as error:
         list(read_trees(text.split("\n"), "x.mrg"))
-    assert str(error.value) == message
+    assert str(error.value) == f"x.mrg, {message}"
 
 
 def test_depth_is_no_problem():
@@ -153,7 +132,7 @@ def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
         "(S (VP (VB (go))) )".replace("(go)", "-LRB-"),
     ]
     tokenizer = train_tree_tokenizer(trees, 64)
-    source = train_tokenizer(["the dog barks"], 300)
+    source = tiny_tokenizer(["the dog barks"], 300)
     save_tokenizers(source, tokenizer, tmp_path)
     for one in (tokenizer, load_tokenizers(tmp_path)[1]):
         ids = one(text_target="(S (NP (DT </s>) (NN 日本)) (VP (VBZ <s>)) (. .))")["input_ids"]

@@ -50,7 +50,7 @@ def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
     # 2.5 times 7 pairs are no whole number. The lightest corpus has one pair, and no part of it can be seen.
     assert weighted.num_places == [10, 18, 30, 1, 0]
     shares = np.array(weighted.num_places)[corpora] / np.array(SIZES)[corpora]
-    num_epochs = 200
+    num_epochs = 100
     seen = np.zeros(len(corpora), int)
     for epoch in range(num_epochs):
         numbers = np.array([number for batch in epoch_of(made, epoch) for number in batch])
@@ -67,7 +67,7 @@ def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
 def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_epoch(lengths, corpora):
     made, weighted = sampler(lengths, corpora)
     longest = np.zeros(len(weighted.source_lengths), int)
-    for epoch in range(90):
+    for epoch in range(50):
         batches = epoch_of(made, epoch)
         assert len(batches) == len(made)
         for batch in batches:

@@ -51,6 +51,17 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     assert not any(map(is_worker, workers))
 
 
+def test_an_error_of_a_worker_comes_after_the_translations_before_it(copier_checkpoint):
+    requests = iter([Request("ja?"), Request("nein", must_contain=("Hund " * 30,))])
+    load = functools.partial(Translator.from_pretrained, copier_checkpoint, "cpu")
+    options = TranslationOptions.of(num_beams=2, max_new_tokens=9)
+    translations = translate_in_processes(load, requests, options, num_workers=2)
+    assert next(translations) == "ja?"
+    with pytest.raises(ValueError, match="`must_contain` has 'Hund Hund") as raised:
+        next(translations)
+    assert raised.value.line_number == 2
+
+
 class _TwoPartError(Exception):
     def __init__(self, name: str, reason: str):
         super().__init__(f"{name}: {reason}")
