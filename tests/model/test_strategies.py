@@ -3,12 +3,11 @@
 import pytest
 import torch
 from reference_search import SlowSearch, without
-from search_models import EOS, PAD, SOURCES, START, batch_of, log_probs_of, translator
+from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, log_probs_of, new_tokens, translator
 
 from vaswani_hf.model.beam_search_vaswani import Candidates, SearchStrategies, best_candidates
 
 LIMIT = 7
-SCORED = {"return_dict_in_generate": True, "output_scores": True}
 
 
 @pytest.fixture(scope="module")
@@ -16,23 +15,13 @@ def model(tiny_config):
     return translator(tiny_config).float()
 
 
-def new_tokens(sequences):
-    """The tokens of each row up to its end."""
-    rows = []
-    for row in sequences[:, 1:].tolist():
-        length = row.index(EOS) + 1 if EOS in row else row.index(PAD) if PAD in row else len(row)
-        rows.append(row[:length])
-    return rows
-
-
 def slow_best(slow):
     return [slow.best(source, [START])[0] for source in SOURCES]
 
 
 def searched(model, strategies, **options):
-    return model.generate(
-        **batch_of(SOURCES), num_beams=3, max_new_tokens=LIMIT, search=strategies, **options
-    )
+    options |= {"num_beams": 3, "max_new_tokens": LIMIT}
+    return model.generate(**batch_of(SOURCES), search=strategies, **options)
 
 
 def reward_per_token(log_probs, length, coverage=None):

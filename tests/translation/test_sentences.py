@@ -56,28 +56,8 @@ def test_line_breaks_end_a_sentence_and_are_kept():
 
 def test_nothing_gets_lost():
     rng = random.Random(0)
-    pieces = [
-        "a",
-        "Bc",
-        ".",
-        "!",
-        "?",
-        "…",
-        "。",
-        " ",
-        "  ",
-        "\n",
-        "\r\n",
-        '"',
-        "(",
-        ")",
-        "3",
-        "Mr",
-        "z. B",
-        "«",
-        "\u2028",
-    ]
-    for _ in range(3000):
+    pieces = ["a", "Bc", *".!?…。()3«", " ", "  ", "\n", "\r\n", '"', "Mr", "z. B", "\u2028"]
+    for _ in range(2000):
         text = "".join(rng.choices(pieces, k=rng.randint(0, 12)))
         sentences, separators = split_sentences(text)
         assert len(separators) == len(sentences) + 1
@@ -101,7 +81,5 @@ def test_translations_are_joined_as_the_text_was():
     assert join_sentences(["Eins.", "Zwei."], ["", "\n\n", " "]) == "Eins.\n\nZwei. "
     # Out of Chinese there must be a space, into Japanese none.
     assert join_sentences(["Hello.", "(Good!)", "Bye"], ["", "", "", ""]) == "Hello. (Good!) Bye"
-    assert (
-        join_sentences(["はい。", "「そう。」", "Bye", "?"], ["", "", "", "", ""]) == "はい。「そう。」Bye ?"
-    )
+    assert join_sentences(["はい。", "「そう。」", "Bye", "?"], [""] * 5) == "はい。「そう。」Bye ?"
     assert join_sentences([], [" \n"]) == " \n"

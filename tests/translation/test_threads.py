@@ -13,7 +13,7 @@ from vaswani_hf.model.options_vaswani import TranslationOptions
 from vaswani_hf.model.translator_vaswani import prefix_token_ids
 from vaswani_hf.translation import Translator
 
-NUM_THREADS, NUM_CALLS = 8, 250
+NUM_THREADS, NUM_CALLS = 8, 130
 TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!"]
 
 
@@ -29,9 +29,7 @@ def calls_of(translator, pipe, ensembled):
     def generated(batch, **options):
         def call():
             outputs = model.generate(**batch, **options)
-            return (
-                outputs.tolist() if isinstance(outputs, torch.Tensor) else outputs.sequences_scores.tolist()
-            )
+            return (outputs if isinstance(outputs, torch.Tensor) else outputs.sequences_scores).tolist()
 
         return call
 
@@ -58,13 +56,8 @@ def calls_of(translator, pipe, ensembled):
             # Tokenizers keep in mind how they are to cut.
             translated(texts, tokenize={"truncation": True, "max_length": 4}),
             lambda texts=texts: [repr(found) for found in translator.score(texts, TEXTS[: len(texts)])],
-            lambda texts=texts: [
-                repr(found) for found in translator.score(texts, texts, coverage_penalty=0.7)
-            ],
-            lambda texts=texts: [
-                repr(found)
-                for found in translator.translate(texts, generation_config=config, return_scores=True)
-            ],
+            lambda texts=texts: list(map(repr, translator.score(texts, texts, coverage_penalty=0.7))),
+            translated(texts, generation_config=config, return_scores=True),
             lambda texts=texts: repr(pipe(texts, return_scores=True, num_beams=2)),
             lambda texts=texts: repr(pipe(texts, truncation=True, num_beams=2, num_return_sequences=2)),
             lambda texts=texts: repr(pipe(texts, num_beams=1)),
