@@ -11,7 +11,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-oldest lint bench install contract
+.PHONY: quickstart parsing test test-all test-oldest lint bench install contract
 
 install: $(VENV)/installed
 
@@ -24,16 +24,21 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
-	$(BIN)/python scripts/quickstart.py checkpoints/numbers
+	$(BIN)/python scripts/examples/quickstart.py checkpoints/numbers
 
 # A parser, and its F1 on sentences that it has never seen.
 parsing: install
 	$(BIN)/vaswani train configuration/parsing.yaml --resume true
-	$(BIN)/python scripts/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
+	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
+# The tests without the marker `slow`, and the 40 slowest of these tests.
 test: install
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow" --durations=40
+
+# All tests. Large files move to and from the Hub in both ways of the client.
+test-all: install
+	$(BIN)/python -m pytest $(WORKERS) --durations=40
 
 # The oldest versions that pyproject.toml allows, in an environment of their own: recipes from text to a scored checkpoint,
 # killed, damaged and resumed, and the private names.
@@ -57,7 +62,7 @@ contract: install
 	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 bench: install
-	$(BIN)/python scripts/benchmark_training.py
+	$(BIN)/python scripts/benchmarks/training.py

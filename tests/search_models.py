@@ -71,7 +71,9 @@ def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fie
     return copy.deepcopy(_trained(tiny_config, seed, num_steps, tuple(fields.items())))
 
 
-def new_tokens(sequences: torch.Tensor, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)) -> list[list[int]]:
+def new_tokens(
+    sequences: torch.Tensor, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)
+) -> list[list[int]]:
     """The tokens of each row after the prompt up to its end. Only padding follows the end."""
     rows = []
     for row in sequences[:, prompt_length:].tolist():

@@ -1,3 +1,22 @@
-"""The version of the package, read by the build and by the cards."""
+"""The version of the package, and the command that installs an optional dependency group."""
+
+from importlib.metadata import requires
+
+from packaging.requirements import Requirement
 
 __version__ = "0.2.0"
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the libraries of an optional dependency group of pyproject.toml.
+
+    The command names the libraries, and not `vaswani_hf[extra]`: the package is not on PyPI, so that anybody could
+    register its name there and run code on the machines of users.
+    """
+    libraries = []
+    for text in requires("vaswani_hf") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+            requirement.marker = None
+            libraries.append(f"'{requirement}'")
+    return f"pip install {' '.join(libraries)}"

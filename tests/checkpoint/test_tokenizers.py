@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
+from factories import tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 CORPUS = [
     "the cat sat on the mat and the dog lay on the mat",
@@ -20,7 +20,7 @@ CORPUS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return train_tokenizer(CORPUS, 360)
+    return tiny_tokenizer(CORPUS, 360)
 
 
 def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
@@ -32,7 +32,7 @@ def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
 
 
 def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
-    target_tokenizer = train_tokenizer(CORPUS, 300)
+    target_tokenizer = tiny_tokenizer(CORPUS, 300)
     save_tokenizers(tokenizer, target_tokenizer, tmp_path)
     source, target = load_tokenizers(str(tmp_path))
     assert (len(source), len(target)) == (360, 300)
@@ -43,7 +43,7 @@ def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
 
 
 def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), tmp_path)
     save_tokenizers(tokenizer, tokenizer, tmp_path)
     source, target = load_tokenizers(tmp_path)
     assert source is target
@@ -51,7 +51,7 @@ def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path
 
 @pytest.mark.parametrize("sizes", [(360,), (360, 300)])
 def test_tokenizers_come_from_a_repository(tokenizer, tmp_path, sizes):
-    tokenizers = [tokenizer, *(train_tokenizer(CORPUS, size) for size in sizes[1:])]
+    tokenizers = [tokenizer, *(tiny_tokenizer(CORPUS, size) for size in sizes[1:])]
     # The cache that huggingface_hub leaves after a download, so that the name is looked up as one of a repository.
     repository = tmp_path / "models--someone--some-model"
     commit = "0123456789abcdef0123456789abcdef01234567"
@@ -63,7 +63,7 @@ def test_tokenizers_come_from_a_repository(tokenizer, tmp_path, sizes):
 
 
 def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, train_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), tmp_path)
     shutil.rmtree(tmp_path / "target_tokenizer")
     with pytest.raises((OSError, ValueError)):
         load_tokenizers(tmp_path)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vaswani_hf.cli import COMMANDS, main
-from vaswani_hf.cli.options import CommandParser, Options, add_options, normalised, on_command_line
-from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.cli import COMMANDS, CommandParser, add_options, main, normalised
+from vaswani_hf.cli.options import Options, on_command_line
+from vaswani_hf.model.generation_vaswani import SearchSettings
+from vaswani_hf.model.translator_vaswani import TranslationOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,7 +121,7 @@ def test_translate_has_every_option_of_a_translation():
 
 
 def test_the_page_of_all_options_is_up_to_date():
-    path = ROOT / "scripts" / "command_reference.py"
+    path = ROOT / "scripts" / "reference" / "command_reference.py"
     spec = importlib.util.spec_from_file_location("command_reference", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -5,7 +5,9 @@ from dataclasses import fields
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions, setting_of, type_of
+from vaswani_hf.model.generation_vaswani import SearchSettings, setting_of
+from vaswani_hf.model.inputs_vaswani import type_of
+from vaswani_hf.model.translator_vaswani import TranslationOptions
 
 
 @pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])

@@ -8,7 +8,7 @@ from factories import write_recipe
 from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
-from vaswani_hf.data.trees import tree_of
+from vaswani_hf.data.trees import tree_from_text
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 
@@ -62,7 +62,7 @@ def test_sentences_are_parsed_line_by_line(checkpoint, vaswani, tmp_path):
     code, out, _ = vaswani("parse", checkpoint, "--input", tmp_path / "in.txt")
     lines = out.splitlines()
     assert code == 0 and len(lines) == 4 and lines[1] == ""
-    assert [tree_of(line).sentence if line else "" for line in lines] == sentences
+    assert [tree_from_text(line).sentence if line else "" for line in lines] == sentences
     assert vaswani("parse", checkpoint, "--text", sentences[0])[1] == lines[0] + "\n"
     output = tmp_path / "out.txt"
     output.write_text(lines[0] + "\n(S (NP")
@@ -71,7 +71,7 @@ def test_sentences_are_parsed_line_by_line(checkpoint, vaswani, tmp_path):
     )
     assert output.read_text() == out
     record = json.loads(vaswani("parse", checkpoint, "--text", "go", "--json", "--num_beams", "21")[1])
-    assert tree_of(record["text"]).words == ("go",) and record["score"] < 0
+    assert tree_from_text(record["text"]).words == ("go",) and record["score"] < 0
 
 
 def test_a_parser_and_finished_trees_are_scored(checkpoint, vaswani, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.data.toy_corpora import number_pairs
-from vaswani_hf.evaluation.evaluate import evaluate_translator
+from vaswani_hf.evaluation.evaluate import evaluate
 from vaswani_hf.training.run import InterruptedRunError
 from vaswani_hf.translation.translator import Translator
 
@@ -87,7 +87,7 @@ def test_runs_that_cannot_be_leave_the_others_alone(first_time, folder):
 def test_scores_are_those_of_the_validation_split_with_the_recipe_s_search(first_time, folder):
     texts = [(folder / f"validation.{side}").read_text().splitlines() for side in ("source", "target")]
     run = folder / "runs" / "simcut"
-    scores = evaluate_translator(Translator.from_pretrained(str(run), "cpu"), *texts, num_beams=2)
+    scores = evaluate(Translator.from_pretrained(str(run), "cpu"), *texts, num_beams=2)
     result = json.loads((run / "results.json").read_text())["test"]
     assert (result["sentences"], result["chrf"]) == (20, pytest.approx(scores["chrf"]))
     assert f"| {scores['chrf']:.2f} |" in (folder / "runs" / "list.md").read_text().split("\n")[3]

@@ -15,7 +15,7 @@ import pytest
 
 from vaswani_hf.translation import Translator
 
-SCRIPT = Path(__file__).parents[2] / "scripts/translate_ray.py"
+SCRIPT = Path(__file__).parents[2] / "scripts/examples/translate_ray.py"
 # Rows of a row group, and of an output: one range begins within a group, another ends with one.
 GROUP_ROWS, ROWS_PER_FILE = 4, 6
 TEXTS = ["der Hund läuft", None, "", "Hund", "  ", "der der läuft\nHund"] * 3
@@ -65,7 +65,7 @@ def lines_of(python):
         )
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2, "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = str(SCRIPT.parents[1])
+        environment["PYTHONPATH"] = str(SCRIPT.parents[2])
         limit = threading.Timer(180, kill_all, [folder])
         stack.callback(kill_all, folder)
         stack.callback(limit.cancel)

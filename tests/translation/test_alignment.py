@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.scoring_vaswani import target_word_indices, words_at
+from vaswani_hf.model.text_rules_vaswani import target_word_indices, words_at
 
 
 def slow_word_indices(token_ids, tokenizer):

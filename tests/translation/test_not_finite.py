@@ -11,7 +11,7 @@ from factories import tiny_tokenizer
 from search_models import EOS, OTHER_VOCABULARY, PREFIXES, SOURCES, batch_of, translator
 from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pipeline
 
-from vaswani_hf.evaluation.evaluate import evaluate_translator
+from vaswani_hf.evaluation.evaluate import evaluate
 from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import NotFiniteError
 from vaswani_hf.translation.translator import Translator
@@ -170,7 +170,7 @@ def test_translator_pipeline_and_evaluation_name_the_text(checkpoint):
     for translate in (
         lambda texts, **options: list(translator.translate(texts, **options)),
         lambda texts, **options: pipe(texts, **options),
-        lambda texts, **options: evaluate_translator(translator, texts, ["dog"] * len(texts), **options),
+        lambda texts, **options: evaluate(translator, texts, ["dog"] * len(texts), **options),
         lambda texts, **options: list(translator.score(texts, ["dog"] * len(texts))),
     ):
         with pytest.raises(NotFiniteError, match=f"^{re.escape(MESSAGE)}$"):
@@ -185,7 +185,7 @@ def test_a_reference_that_the_search_never_reads_is_named_too(checkpoint, monkey
         translator.model.get_decoder().embed_tokens.weight[token_id] = torch.nan
     monkeypatch.setattr(translator, "translate", lambda texts, **options: iter(["dog"] * len(texts)))
     with pytest.raises(NotFiniteError, match="'Hund der'"):
-        evaluate_translator(translator, ["der Hund", "Hund der"], ["dog", "runs so"])
+        evaluate(translator, ["der Hund", "Hund der"], ["dog", "runs so"])
 
 
 @pytest.mark.parametrize("options", [("--stream",), ("--json",), ("--text", TEXTS[2])], ids=str)

@@ -138,14 +138,14 @@ def test_auto_is_float32_where_they_do_not_agree(unstable, in_hardware, warnings
 
 def test_a_failure_in_bfloat16_alone_is_no_agreement(copier_checkpoint, in_hardware, warnings, monkeypatch):
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
-    search = translator.backend_class.search
+    search = type(translator.backend).search
 
     def failing(self, *arguments, **settings):
         if self.model.dtype == torch.bfloat16:
             raise ValueError("The logits are no numbers.")
         return search(self, *arguments, **settings)
 
-    monkeypatch.setattr(translator.backend_class, "search", failing)
+    monkeypatch.setattr(type(translator.backend), "search", failing)
     assert list(translator.translate(TEXTS)) == TEXTS
     assert warnings == [
         "`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
-from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.scoring_vaswani import (
+from vaswani_hf.model.generation_vaswani import token_log_probs
+from vaswani_hf.model.text_rules_vaswani import align_words, shift_alignment, target_word_indices
+from vaswani_hf.model.translator_vaswani import (
+    Hypothesis,
+    Segment,
     Translation,
+    TranslationOptions,
     Word,
-    align_words,
     join_translations,
-    shift_alignment,
-    target_word_indices,
+    without_padding,
 )
 from vaswani_hf.translation import Translator
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextIteratorStreamer, pipeline
 
-from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.translator_vaswani import prefix_token_ids
+from vaswani_hf.model.translator_vaswani import TranslationOptions, prefix_token_ids
 from vaswani_hf.translation import Translator
 
 NUM_THREADS, NUM_CALLS = 8, 130

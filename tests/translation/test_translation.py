@@ -14,11 +14,16 @@ from transformers import set_seed
 
 from vaswani_hf import TranslationPipeline, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
-from vaswani_hf.evaluation.evaluate import evaluate_translator, negative_log_likelihood, perplexity
-from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
-from vaswani_hf.model.options_vaswani import TranslationOptions
+from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
+from vaswani_hf.model.inputs_vaswani import Request
 from vaswani_hf.model.text_rules_vaswani import is_loop
-from vaswani_hf.model.translator_vaswani import Request, batches_by_length, tags_of
+from vaswani_hf.model.translator_vaswani import (
+    Hypothesis,
+    PyTorchBackend,
+    TranslationOptions,
+    batches_by_length,
+    tags_of,
+)
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = "accelerate datasets evaluate matplotlib pyarrow sacrebleu tensorboard".split()
@@ -380,7 +385,7 @@ assert main(["translate", {checkpoint!r}, "--text", "one", "--max_new_tokens", "
 assert main(["score", {checkpoint!r}, "--source", {text!r}, "--target", {text!r}, "--device", "cpu"]) == 0
 from transformers import pipeline
 assert pipeline("translation", model={checkpoint!r}, device="cpu")("one", max_new_tokens=2)
-print("vaswani_hf.data.reading" in sys.modules)
+print("vaswani_hf.data.corpus" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["False"]), result.stderr
@@ -406,7 +411,7 @@ def test_batches_hold_each_piece_once_within_the_budget():
 
 def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
     sources, references = ["one two", "three"], ["eins zwei", "drei "]
-    results = evaluate_translator(translator, sources, references, max_new_tokens=5)
+    results = evaluate(translator, sources, references, max_new_tokens=5)
     expected = sacrebleu.BLEU().corpus_score(results["translations"], [["eins zwei", "drei"]])
     assert results["bleu"] == pytest.approx(expected.score)
     nats = tokens = 0

@@ -10,7 +10,7 @@ import pytest
 from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
-from vaswani_hf.translation.workers import _that_travels, translate_in_processes
+from vaswani_hf.translation.workers import _picklable, translate_in_processes
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
@@ -59,6 +59,6 @@ class _TwoPartError(Exception):
 
 
 def test_an_error_that_cannot_be_sent_keeps_its_words():
-    assert str(_that_travels(ValueError("no"))) == "no"
-    error = _that_travels(_TwoPartError("line", "bad"))
+    assert str(_picklable(ValueError("no"))) == "no"
+    error = _picklable(_TwoPartError("line", "bad"))
     assert str(pickle.loads(pickle.dumps(error))) == "A worker process failed: _TwoPartError: line: bad"

@@ -27,10 +27,9 @@ from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from ..translation.ctranslate2 import CTranslate2Backend
-from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
-from .positions import num_positions
-from .scores import with_scaled_dot
+from .formats import TOLERANCE, Tokenizers, report, sample_batch
+from .simplify import num_positions, with_scaled_dot
 
 
 @register_loader("VaswaniConfig")

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from .comparison import Tokenizers
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Format
+from .formats import Format, Tokenizers
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Expressible, Limit, needs_start_token
-from .scores import SCALED_DOT_LIMITS
+from .simplify import SCALED_DOT_LIMITS
 
 # The names of CTranslate2's activations by the names of transformers.
 ACTIVATIONS = {

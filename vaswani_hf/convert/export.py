@@ -12,6 +12,7 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
+from ..version import install_command
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format
 from .marian import MARIAN
@@ -71,7 +72,7 @@ def _entry(name: str, quantization: str | None) -> Format:
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
-            f"The format {name!r} needs more libraries; `pip install vaswani_hf[{name}]` brings them."
+            f"The format {name!r} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
 

@@ -20,12 +20,10 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.generation_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..model.options_vaswani import ADDED_SETTINGS
-from .comparison import Tokenizers, report, sample_batch
-from .formats import Expressible, Format, Limit, needs_start_token, only
-from .positions import num_positions
-from .scores import SCALED_DOT_LIMITS, with_scaled_dot
+from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
+from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 
 logger = logging.get_logger(__name__)
 

@@ -26,8 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .comparison import Tokenizers, report, sample_batch
-from .formats import ALL_FIELDS, Expressible, Format
+from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 
 # The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5

@@ -1,8 +1,8 @@
-"""COMET by its own command, `comet-score`, in a process and an environment of its own.
+"""COMET scores by the command `comet-score`, which is installed in an environment of its own.
 
-unbabel-comet wants transformers below 5 and numpy below 2, which this package cannot run with, so that no
-extra could install it beside this package. A model of COMET is a pickle, which runs what its publisher wrote
-into it when it is loaded: that happens in the process of `comet-score`, with the rights of the user.
+unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these versions. Therefore
+both cannot be in one environment. A COMET model is a pickle file, and loading a pickle file runs code of its publisher.
+This happens in the process of `comet-score`, with the rights of the user.
 """
 
 import json
@@ -21,11 +21,11 @@ COMMAND = "comet-score"
 
 
 class CometError(ValueError):
-    """COMET scores that cannot be had; the message is a sentence."""
+    """COMET scores cannot be computed. The message is a sentence with a remedy."""
 
 
 def check_comet(model: str) -> None:
-    """Refuse COMET if its command or its checkpoint is missing."""
+    """Refuse COMET if the command `comet-score` or the .ckpt file is missing."""
     if shutil.which(COMMAND) is None:
         raise CometError(
             f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of its"
@@ -42,10 +42,10 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """The COMET score of each sentence of each system. The score of a system is their mean.
+    """The COMET score of each sentence, by the name of the system. The score of a system is the mean of its sentences.
 
-    `model` is a name such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
-    The device "cpu" keeps COMET from the GPU. COMET takes a GPU if there is one by default.
+    `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score` downloads. With
+    the device "cpu", COMET computes on the CPU; otherwise COMET uses a GPU if there is one.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
@@ -97,7 +97,7 @@ def _run(command: list[str], model: str, folder: Path) -> None:
 
 
 def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
-    """The scores of each file."""
+    """For each file, the score of each sentence."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]

@@ -26,7 +26,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_vaswani import fast_path
 from .configuration_vaswani import VaswaniConfig
-from .generation_vaswani import VaswaniGeneration, tokens_at_most
+from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
 
@@ -293,9 +293,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {value!r:.60}.")
         return strategies
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, strategies):
+    def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
         if model_kwargs.get("inputs_embeds") is None:
-            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
+            return super()._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         # A path of our search is one of tokens, of which there are none yet.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
@@ -324,7 +324,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         if self.config.position_embedding == "learned":
             # No position lies behind the last one, and the last token is never read.
             longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        limit = tokens_at_most(config, prompt_length)
+        limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
             longest = min(longest, limit)
         if config.max_new_tokens is not None:

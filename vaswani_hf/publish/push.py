@@ -41,8 +41,7 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
-from ..checkpoint.kinds import KINDS
-from ..checkpoint.loading import check_config, load_model
+from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER

@@ -1,6 +1,6 @@
 """CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder; the other backend is in `model.backend_vaswani`. The settings have
+`convert.ctranslate2` writes the folder; the other backend is `PyTorchBackend` of `model.translator_vaswani`. The settings have
 the names and meanings that they have in `generate`. CTranslate2 differs in these points:
 
 - It stops when twice as many translations have finished as there are beams (as many with
@@ -29,12 +29,17 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.options_vaswani import SearchSettings, setting_of, validate_search_fields
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.generation_vaswani import (
+    PAPER_MAX_LENGTH,
+    SearchSettings,
+    max_tokens_by_source,
+    setting_of,
+    validate_search_fields,
+)
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
@@ -74,7 +79,7 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `backend_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `translator_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
@@ -88,7 +93,7 @@ class CTranslate2Backend:
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                "The format 'ctranslate2' needs more libraries; `pip install vaswani_hf[ctranslate2]` brings them."
+                f"The format 'ctranslate2' needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
@@ -258,7 +263,7 @@ class CTranslate2Backend:
                 f"has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
-        own = tokens_at_most(config, len(segment.token_ids))
+        own = max_tokens_by_source(config, len(segment.token_ids))
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)
         elif config.max_length is not None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, has_text
+from ..model.inputs_vaswani import InvalidInput, Request, has_text
+from ..model.translator_vaswani import BaseTranslator, TranslationOptions
 
 logger = transformers_logging.get_logger(__name__)
 

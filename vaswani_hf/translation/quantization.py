@@ -2,7 +2,7 @@
 
 torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per
 layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
-scripts/benchmark_generation.md).
+scripts/benchmarks/generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..processor import capability
+from ..version import install_command
 
 # What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
 _HARMLESS = {
@@ -82,7 +83,7 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
         from torchao.quantization import Int8Tensor  # noqa: F401
     except ImportError:
         raise ValueError(
-            "`quantization` int8 needs torchao; `pip install vaswani_hf[int8]` brings a version that has it."
+            f"`quantization` int8 needs torchao; install it with `{install_command('int8')}`."
         ) from None
 
 

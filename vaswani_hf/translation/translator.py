@@ -8,8 +8,8 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, check_tokenizers
+from ..model.inputs_vaswani import InvalidInput, Request
+from ..model.translator_vaswani import BaseTranslator, TranslationOptions, check_tokenizers
 from ..processor import has_bfloat16
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
@@ -94,7 +94,7 @@ class Translator(BaseTranslator):
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
-    def settled(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
+    def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
         """The requests, after the first of them have decided on the dtype if that is open."""
         requests = iter(requests)
         first: list[Any] = []

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import TranslationOptions
 from .translator import Translator
 
 # The largest number of windows per process that are read and not yet returned.
@@ -89,7 +89,7 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             for translation in translator.translate_requests(requests, options, first_line):
                 done.append(translation)
         except Exception as error:
-            failure = _that_travels(error)
+            failure = _picklable(error)
         try:
             connection.send((done, failure))
         except ConnectionError:
@@ -97,7 +97,7 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             return
 
 
-def _that_travels(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """The error, or one with the same words if the error cannot be pickled and unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
@@ -151,17 +151,17 @@ def _send(connection: Connection, process: BaseProcess, task: Any) -> None:
     try:
         connection.send(task)
     except ConnectionError:
-        raise _death_of(process) from None
+        raise _error_of_dead_process(process) from None
 
 
 def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], Exception | None]:
     try:
         return connection.recv()
     except (EOFError, ConnectionError):
-        raise _death_of(process) from None
+        raise _error_of_dead_process(process) from None
 
 
-def _death_of(process: BaseProcess) -> ChildProcessError:
+def _error_of_dead_process(process: BaseProcess) -> ChildProcessError:
     process.join(timeout=5)
     return ChildProcessError(
         f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, use fewer "

@@ -1,4 +1,7 @@
-"""The optimizers that a recipe can select. A new optimizer is a file in this folder and a line that imports its entry."""
+"""The optimizers that a recipe can select.
+
+A new optimizer is a file in this folder and an import of its entry here.
+"""
 
 from ..entries import Optimizer
 from .adam import ADAM as ADAM
