@@ -12,7 +12,7 @@ import torch
 from factories import tiny_tokenizer
 from transformers import set_seed
 
-from vaswani_hf import TranslationPipeline, VaswaniForSeq2SeqLM
+from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
 from vaswani_hf.model.inputs_vaswani import Request
@@ -309,19 +309,6 @@ def test_what_is_no_text_or_does_not_fit_the_lines_is_named(translator, call, me
     # Lines before it are not lost.
     if message.startswith("Line 2"):
         assert len(list(islice(call(translator), 1))) == 1
-
-
-def test_a_stream_is_translated_sentence_by_sentence(copier):
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            yield from ["ja? nein", "der Hund"]
-
-    alone = [next(copier.translate([text], split_sentences=True)) for text in Stream()]
-    assert list(copier.translate(Stream(), split_sentences=True)) == alone
-    pipe = TranslationPipeline(copier.model, copier.source_tokenizer)
-    for texts in (Stream(), iter(Stream())):
-        found = list(pipe(texts, split_sentences=True))
-        assert [record["translation_text"] for (record,) in found] == alone
 
 
 def test_coverage_in_float64_with_padding(copier):
