@@ -543,7 +543,6 @@ HALF = "must hold text, but holds '\\ud800', half a character"
         ("\ud800 a", {}, f"A text to translate {HALF}"),
         (iter(["a", "\ud800"]), {}, f"A text to translate {HALF}"),
     ],
-    ids=str,
 )
 def test_what_is_no_text_or_does_not_fit_the_texts_is_named(translator, inputs, constraint, message):
     with pytest.raises((TypeError, ValueError)) as raised:
