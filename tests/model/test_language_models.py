@@ -180,16 +180,6 @@ def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
     torch.testing.assert_close(transitions.sum(dim=1) / lengths, ours.sequences_scores)
 
 
-def test_a_batch_is_its_prompts_alone():
-    model = make(VaswaniForCausalLM)
-    prompts = [[0, 5, 9, 4], [0, 6], [0]]
-    together = model.generate(padded(prompts, "left"), max_new_tokens=9, num_beams=3)
-    for row, prompt in enumerate(prompts):
-        alone = model.generate(torch.tensor([prompt]), max_new_tokens=9, num_beams=3)[0, len(prompt) :]
-        found = together[row, 4 : 4 + len(alone)]
-        assert found.tolist() == alone.tolist()
-
-
 def test_embeddings_sampling_a_static_cache_and_own_limits_work():
     model, ids = make(VaswaniForCausalLM), torch.tensor([[0, 5, 9]])
     expected = model.generate(ids, max_new_tokens=6)

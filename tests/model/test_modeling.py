@@ -206,34 +206,6 @@ def test_flash_kernels_get_heads_of_one_width(tiny_model, fields):
     assert widths == [{max(fields.values())}] * 6
 
 
-@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_no_position(tiny_model, position_embedding, side):
-    model = tiny_model(position_embedding=position_embedding, max_position_embeddings=8)
-    source, target = torch.tensor([[5, 9, 4, EOS]]), torch.tensor([[0, 6, 8]])
-    alone = model(input_ids=source, decoder_input_ids=target)
-    amount = (3, 0) if side == "left" else (0, 3)
-    padded = [nn.functional.pad(ids, amount, value=PAD) for ids in (source, target)]
-    outputs = model(input_ids=padded[0], decoder_input_ids=padded[1])
-    kept = slice(3, None) if side == "left" else slice(None, 3)
-    close(outputs.logits[:, kept], alone.logits)
-    for dtype in (torch.int64, torch.float32, torch.bool):
-        masks = [(ids != PAD).to(dtype) for ids in padded]
-        given = {"attention_mask": masks[0], "decoder_attention_mask": masks[1]}
-        masked = model(input_ids=padded[0], decoder_input_ids=padded[1], **given)
-        close(masked.logits[:, kept], alone.logits)
-
-
-def test_the_source_mask_reaches_the_cross_attention(tiny_model):
-    model = tiny_model()
-    source, target = torch.tensor([[5, 9, 4, EOS]]), torch.tensor([[0, 6, 8]])
-    states = model.get_encoder()(source)
-    mask = torch.tensor([[1, 1, 0, 1]])
-    masked = model(encoder_outputs=states, attention_mask=mask, decoder_input_ids=target).logits
-    states.last_hidden_state = states.last_hidden_state[:, mask[0].bool()]
-    close(masked, model(encoder_outputs=states, decoder_input_ids=target).logits)
-
-
 def test_embeddings_in_place_of_ids_are_scaled_alike(tiny_model):
     model = tiny_model()
     source, target = torch.tensor([[5, 9, EOS]]), torch.tensor([[0, 6, 8]])

@@ -68,7 +68,7 @@ def share_copied(model: VaswaniForSeq2SeqLM, copies: Dataset, collator) -> float
     return sum(found == copies[index]["labels"][:-1] for index, found in enumerate(hypotheses)) / 100
 
 
-@pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing_factor", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smoothing_factor):
     collator = DataCollatorForSeq2Seq(tokenizer, model=model)
     settings = {

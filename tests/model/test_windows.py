@@ -99,14 +99,6 @@ def test_long_sequences_are_cut_into_blocks_and_short_ones_are_not():
     assert recorded.shape == (1, 1, 85, 85)
 
 
-def test_a_window_as_long_as_the_sequence_is_full_attention(tiny_model):
-    model, full = tiny_model(attention_window=9), tiny_model()
-    batch = {"input_ids": torch.randint(3, 23, (2, 10)), "decoder_input_ids": torch.randint(3, 23, (2, 10))}
-    torch.testing.assert_close(model(**batch).logits, full(**batch).logits, atol=1e-5, rtol=1e-5)
-    narrow = tiny_model(attention_window=8)
-    assert not torch.allclose(narrow(**batch).logits, full(**batch).logits, atol=1e-4)
-
-
 @torch.no_grad()
 def test_padding_between_tokens_does_not_count_as_a_neighbour(tiny_model):
     model = tiny_model(attention_window=2)

@@ -91,15 +91,6 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
     assert ends == {True, False}
 
 
-def test_translations_of_its_own_score_as_the_search_reported(copier):
-    settings = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "coverage_penalty": 0.2}
-    translated = list(copier.translate(TEXTS, return_scores=True, num_beams=2, **settings))
-    scored = copier.score(TEXTS, [translation.text for translation in translated], **settings)
-    for translation, again in zip(translated, scored, strict=True):
-        assert again.score == pytest.approx(translation.score, abs=1e-5)
-        assert (again.tokens, again.text) == (translation.tokens, translation.text)
-
-
 def test_the_probabilities_of_an_ensemble_are_averaged(copier, babbler):
     ensemble = Translator(copier.model, copier.source_tokenizer, copier.target_tokenizer, [babbler.model])
     first, second = list(copier.score(TEXTS, TEXTS)), list(babbler.score(TEXTS, TEXTS))

@@ -88,12 +88,6 @@ def test_a_contradiction_names_the_text_and_both_sides(copier, options, message)
     assert raised.value.line_number == 1
 
 
-def test_a_contradiction_costs_no_other_line(copier):
-    phrases = [["ja? ja?"], None]
-    bad, good = copier.translate(["eins", "nein"], on_error="skip", must_contain=phrases, **ONCE)
-    assert "`no_repeat_ngram_size` is 1" in bad.error and good == "nein"
-
-
 def test_a_prefix_of_forbidden_tokens_is_named(copier):
     prefix = copier.target_tokenizer("nein ja?", add_special_tokens=False)["input_ids"]
     for setting in ({"bad_words_ids": [prefix[1:]]}, {"suppress_tokens": prefix[:1]}):
