@@ -1,10 +1,9 @@
-"""The usual ways to train train this model too: transformers' own trainer with its own collator, and a bare loop."""
+"""The trainer of transformers with its own collator trains this model too."""
 
 import inspect
 
 import pytest
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -119,17 +118,3 @@ def test_gradient_accumulation_changes_nothing(model, tokenizer, copies, tmp_pat
         Trainer(model=model, args=arguments, train_dataset=copies, data_collator=collator).train()
         weights.append([tensor.clone() for tensor in model.state_dict().values()])
     torch.testing.assert_close(*weights, atol=1e-5, rtol=1e-5)
-
-
-def test_a_bare_accelerate_loop_trains_it(model, tokenizer, copies):
-    collator = DataCollatorForSeq2Seq(tokenizer)
-    accelerator = Accelerator(cpu=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    loader = torch.utils.data.DataLoader(copies, batch_size=32, collate_fn=collator)
-    prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    prepared.train()
-    for batch in loader:
-        accelerator.backward(prepared(**batch).loss)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert share_copied(accelerator.unwrap_model(prepared), copies, collator) > 0.9
