@@ -11,7 +11,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-oldest lint bench install contract
+.PHONY: quickstart parsing test test-oldest lint bench install contract docs
 
 install: $(VENV)/installed
 
@@ -58,6 +58,14 @@ contract: install
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 bench: install
 	$(BIN)/python scripts/benchmark_training.py
