@@ -55,7 +55,7 @@ def prepared(tmp_path_factory):
     shutil.copytree(ROOT / "configuration", folder / "configuration")
     for recipe in (folder / "configuration").glob("*.yaml"):
         recipe.write_text(yaml.safe_dump(small_recipe(yaml.safe_load(recipe.read_text()))))
-    for name in ("scripts", "vaswani_hf", "Makefile"):
+    for name in ("scripts", "tests", "vaswani_hf", "Makefile"):
         (folder / name).symlink_to(ROOT / name)
     _write_pairs(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -72,6 +72,9 @@ def _write_pairs(folder: Path) -> None:
     for name, part in (("train", numbers[:200]), ("valid", numbers[200:220]), ("test", numbers[220:])):
         (folder / f"{name}.en").write_text("".join(f"{english_words(number)}\n" for number in part))
         (folder / f"{name}.de").write_text("".join(f"{german_words(number)}\n" for number in part))
+    # The form of the files of manythings.org.
+    rows = [f"{english_words(number)}\t{german_words(number)}\tCC-BY 2.0\n" for number in numbers]
+    (folder / "deu.txt").write_text("".join(rows))
 
 
 @pytest.fixture
