@@ -60,12 +60,8 @@ lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 # The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
-docs: $(VENV)/installed-docs
+docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
-
-$(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[docs]'
-	touch $@
 
 bench: install
 	$(BIN)/python scripts/benchmark_training.py
