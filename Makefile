@@ -11,7 +11,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-all test-oldest lint bench install contract
+.PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
 
 install: $(VENV)/installed
 
@@ -63,6 +63,10 @@ contract: install
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 
 bench: install
 	$(BIN)/python scripts/benchmarks/training.py
