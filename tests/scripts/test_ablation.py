@@ -119,7 +119,10 @@ def test_an_interrupted_list_is_continued(ablation, words, tmp_path, monkeypatch
             "The run `a` in '{}': `--simcut_alfa` is no key",
         ),
         ("recipe: texts.yaml\nruns: {a: {}}", "`task: causal_lm` has no BLEU; list recipes of translation."),
-        ("recipe: numbers.yaml\nruns: {a: {}}", "runs are compared on the validation split; give `data.validation_source`"),
+        (
+            "recipe: numbers.yaml\nruns: {a: {}}",
+            "runs are compared on the validation split; give `data.validation_source`",
+        ),
     ],
 )
 def test_an_invalid_list_is_refused_before_the_training(ablation, folder, tmp_path, content, message, capsys):
