@@ -518,6 +518,10 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
     )
 
 
+TENSOR = torch.tensor([3])
+HALF = "must hold text, but holds '\\ud800', half a character"
+
+
 @pytest.mark.parametrize(
     ("inputs", "constraint", "message"),
     [
@@ -532,32 +536,12 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
             "`must_contain` must have one entry per text, but has 1 for one text or a",
         ),
         ("a", {"must_contain": "saß"}, "`must_contain` must be a list of phrases, but is a str."),
-        (
-            "a",
-            {"must_contain": torch.tensor([3])},
-            "`must_contain` must be a list of phrases, but is a Tensor.",
-        ),
-        (
-            "a",
-            {"must_contain": [torch.tensor([3])]},
-            "A phrase of `must_contain` must be a str, but is of type Tensor.",
-        ),
-        (
-            "a",
-            {"target_prefix": torch.tensor([3])},
-            "`target_prefix` must be a str or a list of them, but is a Tensor.",
-        ),
-        (
-            "a",
-            {"stop_sequence": "\ud800"},
-            "A stop sequence must hold text, but holds '\\ud800', half a character",
-        ),
-        ("\ud800 a", {}, "A text to translate must hold text, but holds '\\ud800', half a character"),
-        (
-            iter(["a", "\ud800"]),
-            {},
-            "A text to translate must hold text, but holds '\\ud800', half a character",
-        ),
+        ("a", {"must_contain": TENSOR}, "`must_contain` must be a list of phrases, but is a Tensor."),
+        ("a", {"must_contain": [TENSOR]}, "A phrase of `must_contain` must be a str, but is of type Tensor."),
+        ("a", {"target_prefix": TENSOR}, "`target_prefix` must be a str or a list of them, but is a Tensor."),
+        ("a", {"stop_sequence": "\ud800"}, f"A stop sequence {HALF}"),
+        ("\ud800 a", {}, f"A text to translate {HALF}"),
+        (iter(["a", "\ud800"]), {}, f"A text to translate {HALF}"),
     ],
 )
 def test_what_is_no_text_or_does_not_fit_the_texts_is_named(translator, inputs, constraint, message):
@@ -585,21 +569,6 @@ def test_batches_hold_texts_of_similar_length(translator, t5, tokenizer, monkeyp
     other = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
     assert len(other(TEXTS, **SETTINGS)) == len(other(TEXTS, batch_size=4, **SETTINGS)) == 4
     assert sizes == [*((1, length) for length in lengths), (4, lengths[0])]
-
-
-def test_a_generation_config_is_filled_from_the_model_s(checkpoint, tokenizer):
-    model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
-    model.generation_config.update(
-        num_beams=2, num_return_sequences=2, length_penalty=0.6, length_penalty_type="gnmt"
-    )
-    translator = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
-    config = GenerationConfig(num_beams=3)
-    inputs = tokenizer(TEXTS[1], return_tensors="pt")
-    found = model.generate(
-        **inputs, generation_config=config, return_dict_in_generate=True, output_scores=True
-    )
-    records = translator(TEXTS[1], generation_config=config, return_scores=True)
-    assert [record["score"] for record in records] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
 
 
 def test_the_package_pushes_the_pipelines_of_its_models(translator, t5, tokenizer, monkeypatch):

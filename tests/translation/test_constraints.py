@@ -56,14 +56,14 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
         (
             ("\ud800",),
             ValueError,
-            "A text to translate must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
+            "A text to translate must hold text, but holds '\\ud800', half a character",
         ),
     ],
 )
 def test_a_request_holds_text(given, error, message):
     with pytest.raises(error) as raised:
         Request(*given)
-    assert str(raised.value) == message
+    assert str(raised.value).startswith(message)
 
 
 def test_phrases_go_where_they_are_or_to_the_longest_part():

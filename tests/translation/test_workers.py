@@ -1,11 +1,9 @@
 """Translating in several processes: order, bounded memory, the death of a process, errors that are sent."""
 
 import functools
-import multiprocessing
 import os
 import pickle
 import signal
-import sys
 from itertools import count, islice
 
 import pytest
@@ -14,15 +12,8 @@ from worker_processes import is_worker, needs_proc, processes_of
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
 from vaswani_hf.translation.workers import _picklable, translate_in_processes
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_workers(python):
-    """Worker processes are forked from a Python that has imported the package."""
-    multiprocessing.set_executable(python)
-    yield
-    multiprocessing.set_executable(sys.executable)
 
 
 @needs_proc
