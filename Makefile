@@ -1,17 +1,17 @@
-# Targets that the README and .ci/run call. Everything happens in .venv; a second run installs nothing again.
+# Targets of the README and of .ci/run. All packages are installed into .venv. A second run installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Installed by itself and first, so that pip finds a CPU build where one is at hand.
+# PyTorch is installed first and separately, so that pip can find a CPU build.
 TORCH ?= --constraint constraints.txt torch
-# Compiling all modules takes a minute; those that are imported are compiled then.
+# Compiling all modules takes a minute, and Python compiles each module at its first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-all test-oldest lint bench install contract
+.PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
 
 install: $(VENV)/installed
 
@@ -26,7 +26,7 @@ quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
 	$(BIN)/python scripts/examples/quickstart.py checkpoints/numbers
 
-# A parser, and its F1 on sentences that it has never seen.
+# Trains a parser and prints its F1 on held-out sentences.
 parsing: install
 	$(BIN)/vaswani train configuration/parsing.yaml --resume true
 	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
@@ -52,7 +52,7 @@ test-oldest:
 		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
-# transformers' own suite of contracts, of the source distribution of the installed version.
+# The test suite of transformers for models, from the source distribution of the installed version.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	test -d build/transformers || { mkdir -p build && \
@@ -63,6 +63,10 @@ contract: install
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 
 bench: install
 	$(BIN)/python scripts/benchmarks/training.py

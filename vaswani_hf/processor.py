@@ -14,7 +14,9 @@ _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """A property of the processor, by PyTorch's name such as "avx512_bf16"; None if PyTorch does not report it."""
+    """A property of the processor, by PyTorch's name such as "avx512_bf16"; None if PyTorch does not report
+    it.
+    """
     # Older versions of PyTorch do not have this function.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
@@ -30,8 +32,8 @@ def has_bfloat16(device: torch.device) -> bool:
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
     """True if a training step is expected to be at least 1.15 times as fast in bfloat16 as in float32.
 
-    `flops` is the number of FLOPs of the matrix products of a batch. On a GPU, the function returns True if the GPU has
-    bfloat16 in hardware, because no GPU was measured.
+    `flops` is the number of FLOPs of the matrix products of a batch. On a GPU, the function returns True if
+    the GPU has bfloat16 in hardware, because no GPU was measured.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

@@ -1,9 +1,10 @@
-"""Speed of bfloat16 against float32: whole training steps by shape, and the products of Muon by the size of a matrix.
+"""Speed of bfloat16 against float32: whole training steps by shape, and the products of Muon by the size of a
+matrix.
 
     python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
 
-Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are those of
-`vaswani train` on the corpus of number words. The log is bf16.md.
+Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are
+those of `vaswani train` on the corpus of number words. The log is bf16.md.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]
 
-Each measurement is a new process with an empty cache. CPU seconds are those of the process and its children; other work
-on the machine changes CPU seconds less than wall-clock seconds. The digest shows that the token ids are the same.
+Each measurement is a new process with an empty cache. CPU seconds are those of the process and its children;
+other work on the machine changes CPU seconds less than wall-clock seconds. The digest shows that the token
+ids are the same.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
-Prints a table: median seconds, ratios to MarianMT in file order with batches of 32, the number of translations that are
-the same as those of MarianMT, the number that differ from our search in float32, BLEU, and the peak memory beyond the loaded
-model. Our search is also measured in bfloat16 and with int8 weights. `--base` measures a model of the paper's base size
-that computes the same function as the checkpoint (see `widened`), so that the translations have realistic lengths.
+Prints a table: median seconds, ratios to MarianMT in file order with batches of 32, the number of
+translations that are the same as those of MarianMT, the number that differ from our search in float32, BLEU,
+and the peak memory beyond the loaded model. Our search is also measured in bfloat16 and with int8 weights.
+`--base` measures a model of the paper's base size that computes the same function as the checkpoint (see
+`widened`), so that the translations have realistic lengths.
 """
 
 import argparse
@@ -55,10 +56,11 @@ Batching = Callable[[Ids], list[list[int]]]
 
 
 def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """A model of the paper's base size with the same logits: its features, heads and inner units are repeated.
+    """A model of the paper's base size with the same logits: its features, heads and inner units are
+    repeated.
 
-    LayerNorm of repeated features gives repeated features. Positions become a learned table, because sinusoids of another
-    width differ. Additional layers add almost nothing to their inputs.
+    LayerNorm of repeated features gives repeated features. Positions become a learned table, because
+    sinusoids of another width differ. Additional layers add almost nothing to their inputs.
     """
     small = model.config
     config = VaswaniConfig(
@@ -114,7 +116,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # The dot products are sums of `depth` times as many terms, and are divided by a root that is sqrt(depth) as large.
+    # The dot products are sums of `depth` times as many terms, and are divided by a root that is sqrt(depth)
+    # as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
@@ -190,6 +193,7 @@ class Benchmark:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
+        self.settings = {**SETTINGS, "max_new_tokens": arguments.max_new_tokens}
         translator = Translator.from_pretrained(arguments.checkpoint, arguments.device)
         self.tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
         self.pad = translator.model.config.pad_token_id
@@ -235,7 +239,7 @@ class Benchmark:
             to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
             return by_ctranslate2(folder)
         model = self.model_of(name)
-        settings = PAPER if "paper" in name else SETTINGS
+        settings = PAPER if "paper" in name else self.settings
         if "one" in name or "file" in name:
             size = 1 if "one" in name else 32
             return by_transformers(model, self.pad, partial(file_order, size=size), settings)
@@ -255,12 +259,14 @@ class Benchmark:
         tokens = [token for sentence in self.ids for token in sentence[:-1]]
         tokens *= 64 * 99 // len(tokens) + 1
         ids = [tokens[99 * i : 99 * (i + 1)] + [self.eos] for i in range(64)]
-        settings = {**SETTINGS, "num_beams": 8}
+        settings = {**self.settings, "num_beams": 8}
         return by_transformers(self.model_of(name), self.pad, partial(file_order, size=64), settings), ids
 
 
 def print_table(names: list[str], benchmark: Benchmark, ids: Ids, memory: dict[str, float]) -> None:
-    """Measure the engines in turns, and print one line per engine. The first engine is the baseline of the ratios."""
+    """Measure the engines in turns, and print one line per engine. The first engine is the baseline of the
+    ratios.
+    """
     translations: dict[str, Ids] = {}
 
     def translate(name: str, engine: Engine) -> None:
@@ -296,6 +302,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--reference", help="the translations of the sentences, for BLEU")
     parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size")
     parser.add_argument("--sentences", type=int, help="use this many sentences, the first ones of the file")
+    parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--bf16", action="store_true", help="all engines of PyTorch in bfloat16")

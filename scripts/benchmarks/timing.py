@@ -1,4 +1,6 @@
-"""Shared code of all benchmarks: measurements that take turns, medians and ratios, peak memory, and the header of a log."""
+"""Shared code of all benchmarks: measurements that take turns, medians and ratios, peak memory, and the
+header of a log.
+"""
 
 import platform
 import shlex
@@ -49,8 +51,8 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """The time of each way in each round.
 
-    Every round measures every way once, so that other work on the machine slows all ways down. Every second round
-    goes through the ways in reverse order. The first `warm_up` rounds are not counted.
+    Every round measures every way once, so that other work on the machine slows all ways down. Every second
+    round goes through the ways in reverse order. The first `warm_up` rounds are not counted.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):
@@ -80,7 +82,9 @@ def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
 
 
 def print_times(times: Mapping[str, list[float]], baseline: str, label: str = "") -> None:
-    """Print the median milliseconds of each way, and the ratio of the baseline's time to the time of each way."""
+    """Print the median milliseconds of each way, and the ratio of the baseline's time to the time of each
+    way.
+    """
     for name, values in times.items():
         line = f"{label}{name:28} {1000 * statistics.median(values):11.2f} ms"
         if name != baseline:

@@ -3,9 +3,9 @@
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
-Each competitor is a process. A competitor trains for a number of tokens while the others wait, then the next one trains.
-All competitors see the same pairs as the same tokens, in batches of their own kind. Speeds are medians over the turns,
-and ratios are medians over the rounds of turns.
+Each competitor is a process. A competitor trains for a number of tokens while the others wait, then the next
+one trains. All competitors see the same pairs as the same tokens, in batches of their own kind. Speeds are
+medians over the turns, and ratios are medians over the rounds of turns.
 """
 
 import argparse
@@ -59,8 +59,8 @@ COLUMNS = (
 class Competitor:
     """One row of a table.
 
-    `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the reason if
-    the competitor is not measured, and `turns` are its answers after the turns, the warm-up first.
+    `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the
+    reason if the competitor is not measured, and `turns` are its answers after the turns, the warm-up first.
     """
 
     title: str
@@ -84,7 +84,9 @@ class Competitor:
             )
 
     def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The next answer of the process. If the process has ended, `missing` becomes the last line of its log."""
+        """The next answer of the process. If the process has ended, `missing` becomes the last line of its
+        log.
+        """
         if self.missing or self.process is None:
             return {}
         assert self.process.stdin is not None and self.process.stdout is not None

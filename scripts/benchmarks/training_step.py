@@ -1,4 +1,5 @@
-"""One training step: time and memory against MarianMT on the same random batches, and the kinds of operations in our step.
+"""One training step: time and memory against MarianMT on the same random batches, and the kinds of operations
+in our step.
 
     python scripts/benchmarks/training_step.py [--width 128 …]
 

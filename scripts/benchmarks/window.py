@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/window.py [--window 128 …]
 
-Measures a forward and a backward pass of one attention with its mask. Prints medians and the slopes of lines through their
-logarithms, and draws both.
+Measures a forward and a backward pass of one attention with its mask. Prints medians and the slopes of lines
+through their logarithms, and draws both.
 """
 
 import argparse

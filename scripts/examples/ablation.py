@@ -1,6 +1,7 @@
 """Trains variations of one recipe and compares their scores on the validation split in a table and a picture.
 
-Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and the keys of each run:
+Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. The list names a recipe and the
+keys of each run:
 
     recipe: ../multi30k_en_de.yaml            # relative to the list
     all: {max_steps: 1000}                    # keys of all runs; may be left out
@@ -9,9 +10,10 @@ Run `python scripts/examples/ablation.py LIST.yaml OUTPUT [--key value …]`. Th
       simcut: {simcut_alpha: 3}
       further: {init_from: simcut, learning_rate: 0.001}     # starts from the model of an earlier run of the list
 
-Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. The same command continues an interrupted
-list, also in the middle of a run. Runs are scored on the validation split with the search of the recipe, because choices must
-not be made on a test split. The table OUTPUT/LIST.md and the picture OUTPUT/LIST.png are written after each run.
+Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. The same command continues
+an interrupted list, also in the middle of a run. Runs are scored on the validation split with the search of
+the recipe, because choices must not be made on a test split. The table OUTPUT/LIST.md and the picture
+OUTPUT/LIST.png are written after each run.
 """
 
 import argparse
@@ -67,7 +69,8 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
             recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
             if recipe.model.init_from is None:
-                # An earlier run in the folder must be the same run. A run with a base is checked when its base exists.
+                # An earlier run in the folder must be the same run. A run with a base is checked when its
+                # base exists.
                 earlier = earlier_recipe(output / name)
                 refuse_another_run(resolve(recipe, earlier) if earlier else recipe, earlier)
         except ValueError as error:
@@ -127,12 +130,12 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
     if recipe.task != "translation":
         raise ValueError(
-            f"runs are compared by BLEU, which `task: {recipe.task}` has none of; list recipes of translation."
+            f"runs are compared by BLEU, but `task: {recipe.task}` has no BLEU; list recipes of translation."
         )
     if not data.files("validation") and (data.dataset is None or data.validation_split is None):
         raise ValueError(
-            "`data.validation_source` and `data.validation_target`, which runs are compared by, must be given, but are not (nor "
-            "`data.validation_pairs` or a `data.dataset` with a `data.validation_split`)."
+            "runs are compared on the validation split; give `data.validation_source` and `data.validation_target`, "
+            "`data.validation_pairs`, or a `data.dataset` with a `data.validation_split`."
         )
     kinds = ("source", "target", "pairs", "split")
     return recipe.replace(
@@ -214,7 +217,7 @@ def table(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str]) 
     for name, result in results.items():
         what = changes(recipes[name], first)
         if isinstance(result, str):
-            lines.append(f"| {name} | {_cell(what)} | has not ended: {_cell(result)} |||||||")
+            lines.append(f"| {name} | {_cell(what)} | failed: {_cell(result)} |||||||")
             continue
         training, scores = result["training"], result["test"]
         decoding: Any = recipes[name].decoding

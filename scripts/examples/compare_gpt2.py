@@ -1,10 +1,11 @@
-"""Our causal language model against GPT-2 of transformers: perplexity and time of a step at equal text, batches and size.
+"""Our causal language model against GPT-2 of transformers: perplexity and time of a step at equal text,
+batches and size.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-Both models train on each batch, one after the other, so that other work on the machine slows both down. Our model has the
-shape and the initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
-attention, and normal weights with a standard deviation of 0.02.
+Both models train on each batch, one after the other, so that other work on the machine slows both down. Our
+model has the shape and the initialization of GPT-2: layer normalization before each sub-layer, learned
+positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse

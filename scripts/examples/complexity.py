@@ -1,10 +1,13 @@
-"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of layers.
+"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of
+layers.
 
-Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table and writes a picture.
+Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
+and writes a picture.
 
-torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an addition. It counts
-no softmax, gates, masks or biases. The exponents of FLOPs and seconds come from a linear regression of their logarithms on the
-logarithms of n, d, k and r. Letters: n positions, d width, k kernel width of a convolution, r neighbours on each side.
+torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
+addition. It counts no softmax, gates, masks or biases. The exponents of FLOPs and seconds come from a linear
+regression of their logarithms on the logarithms of n, d, k and r. Letters: n positions, d width, k kernel
+width of a convolution, r neighbours on each side.
 """
 
 import argparse
@@ -30,7 +33,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 
-# Heads have the paper's width. Wider layers have more heads, so that the softmax too costs a multiple of n^2 d.
+# Heads have the paper's width. Wider layers have more heads, so that the softmax too costs a multiple of n^2
+# d.
 HEAD_WIDTH = 64
 # The size at which sequential operations and paths are measured.
 PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
@@ -47,7 +51,9 @@ class Size:
 
 
 class SelfAttention(nn.Module):
-    """The attention of this package over states [B, n, d], restricted to r neighbours on each side if r is not 0."""
+    """The attention of this package over states [B, n, d], restricted to r neighbours on each side if r is
+    not 0.
+    """
 
     def __init__(self, size: Size, implementation: str = "eager"):
         super().__init__()
@@ -65,7 +71,9 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Scores, weights and weighted sum without projections, as in the paper's n^2 d. The states are queries, keys and values."""
+    """Scores, weights and weighted sum without projections, as in the paper's n^2 d. The states are queries,
+    keys and values.
+    """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """The weighted values, without the four projections."""
@@ -102,8 +110,9 @@ class Convolution(nn.Module):
 class Row:
     """A row of the table: its layers, the entries of the paper, and the measured sizes.
 
-    `layer` takes a size, the number of the layer in a stack and the implementation of attention. `path` is the longest path
-    between two positions in sequential operations, as it follows from the construction of the layer.
+    `layer` takes a size, the number of the layer in a stack and the implementation of attention. `path` is
+    the longest path between two positions in sequential operations, as it follows from the construction of
+    the layer.
     """
 
     name: str
@@ -210,8 +219,8 @@ def in_the_open() -> Iterator[None]:
 def flops_of(row: Row, size: Size) -> int:
     """The FLOPs of a layer on one sentence.
 
-    The counter does not see the products inside fused attention and the LSTM of oneDNN, so that eager attention and the LSTM
-    of PyTorch are counted. The meta device computes shapes only.
+    The counter does not see the products inside fused attention and the LSTM of oneDNN, so that eager
+    attention and the LSTM of PyTorch are counted. The meta device computes shapes only.
     """
     with torch.device("meta"), torch.no_grad(), in_the_open():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
@@ -232,7 +241,9 @@ def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[
 
 
 class Fit(NamedTuple):
-    """cost = factor · n^a · d^b …, by least squares of the logarithms. `r_squared` is the explained share of their variance."""
+    """cost = factor · n^a · d^b …, by least squares of the logarithms. `r_squared` is the explained share of
+    their variance.
+    """
 
     factor: float
     exponents: dict[str, float]
@@ -284,7 +295,8 @@ def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
 def layers_between_ends(row: Row, size: Size) -> int:
     """The smallest number of layers after which the last position depends on the first one."""
     torch.manual_seed(0)
-    # Float64 represents the small gradients of many layers. The derivative is taken in a random direction at position 0.
+    # Float64 represents the small gradients of many layers. The derivative is taken in a random direction at
+    # position 0.
     states, gradient = torch.randn(2, 1, size.n, size.d, dtype=torch.float64)
     gradient[:, 1:] = 0
     for depth in range(size.n):
@@ -304,7 +316,9 @@ def layers_between_ends(row: Row, size: Size) -> int:
 
 
 def path_length(row: Row, size: Size) -> int:
-    """The sequential operations between the first and the last position: layers by gradient, times n for recurrent layers."""
+    """The sequential operations between the first and the last position: layers by gradient, times n for
+    recurrent layers.
+    """
     short, long = sequential_operations(row, size)
     return layers_between_ends(row, size) * (size.n if long > short else 1)
 

@@ -1,9 +1,10 @@
-"""A memory network (Sukhbaatar et al. 2015) on this package's attention: questions are queries, statements are keys and values.
+"""A memory network (Sukhbaatar et al. 2015) on this package's attention: questions are queries, statements
+are keys and values.
 
-Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people, places, things and
-colours. It trains a network for each number of hops. It prints the accuracy on held-out stories by the number of statements that
-an answer depends on, and one story with the attention over its statements.
-Letters of shapes: B questions, S statements, J words, D width.
+Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people,
+places, things and colours. It trains a network for each number of hops. It prints the accuracy on held-out
+stories by the number of statements that an answer depends on, and one story with the attention over its
+statements. Letters of shapes: B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -33,7 +34,9 @@ Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Random statements, oldest first, and up to three questions that depend on one, two and three statements."""
+    """Random statements, oldest first, and up to three questions that depend on one, two and three
+    statements.
+    """
     told: list[str] = []
     where: dict[str, str] = {}
     colours: dict[str, str] = {}
@@ -71,7 +74,9 @@ def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
 
 
 def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
-    """Statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B], all int64."""
+    """Statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B], all
+    int64.
+    """
 
     def ids_of(sentence: str) -> list[int]:
         ids = [WORDS.index(word) for word in sentence.split()]
@@ -87,7 +92,9 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
 
 
 class MemoryNetwork(nn.Module):
-    """Section 2.2 of the paper: a hop adds the attention's output to the question. Words are weighted by position (Section 4.1)."""
+    """Section 2.2 of the paper: a hop adds the attention's output to the question. Words are weighted by
+    position (Section 4.1).
+    """
 
     def __init__(self, hops: int):
         super().__init__()
@@ -139,7 +146,9 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """The questions of a story with the network's answers, and each statement with its attention weight in each hop."""
+    """The questions of a story with the network's answers, and each statement with its attention weight in
+    each hop.
+    """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []
     for (question, answer, facts), found, of_hops in zip(

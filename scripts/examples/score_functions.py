@@ -1,9 +1,11 @@
-"""The score functions of attention: the effect of the scaling, the accuracy after training, and the time of a step.
+"""The score functions of attention: the effect of the scaling, the accuracy after training, and the time of a
+step.
 
-`python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the softmax over the
-width of the keys, and takes seconds. `python scripts/examples/score_functions.py training` trains the quick start with each
-score function, and prints the exact match on held-out numbers and the time of a training step. It takes about 40 minutes on
-2 CPU cores; the same command continues an interrupted run. The picture and the checkpoints are written to `--output`.
+`python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
+softmax over the width of the keys, and takes seconds. `python scripts/examples/score_functions.py training`
+trains the quick start with each score function, and prints the exact match on held-out numbers and the time
+of a training step. It takes about 40 minutes on 2 CPU cores; the same command continues an interrupted run.
+The picture and the checkpoints are written to `--output`.
 """
 
 import argparse
@@ -46,11 +48,12 @@ QUANTITIES = {
 }
 
 
-def scaling_row(score: str, d_k: int, num_queries: int = 2000) -> dict[str, float]:
-    """Statistics of the softmax over 64 random keys: queries and keys have independent features of variance 1.
+def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
+    """Statistics of the softmax over 64 random keys: queries and keys have independent features of variance
+    1.
 
-    Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights are equal),
-    and the mean norm of the Jacobian of the softmax.
+    Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights
+    are equal), and the mean norm of the Jacobian of the softmax.
     """
     generator = torch.Generator().manual_seed(0)
     config = VaswaniConfig(d_model=2 * d_k, d_k=d_k, d_v=d_k, attention_score=score)
@@ -68,9 +71,9 @@ def scaling_row(score: str, d_k: int, num_queries: int = 2000) -> dict[str, floa
     }
 
 
-def compare_scaling(output: Path) -> dict[str, list[dict[str, float]]]:
+def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dict[str, float]]]:
     """Print and draw `scaling_row` over the width for each factor."""
-    rows = {score: [scaling_row(score, width) for width in WIDTHS] for score in FACTORS}
+    rows = {score: [scaling_row(score, width, num_queries) for width in WIDTHS] for score in FACTORS}
     for quantity, name in QUANTITIES.items():
         print(f"{name:24}" + "".join(f"d_k={width:<7}" for width in WIDTHS))
         for score in FACTORS:
@@ -105,7 +108,9 @@ def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
 
 
 def exact_match(score: str, output: Path, overrides: list[str]) -> float:
-    """Train the recipe with a score function, or continue the training, and return the exact match in percent."""
+    """Train the recipe with a score function, or continue the training, and return the exact match in
+    percent.
+    """
     folder = output / score
     arguments = ["--output_dir", str(folder), "--attention_score", score, "--resume", "true", *overrides]
     subprocess.run([sys.executable, "-m", "vaswani_hf.cli", "train", str(RECIPE), *arguments], check=True)

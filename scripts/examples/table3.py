@@ -1,6 +1,8 @@
-"""Table 3 of the paper as a plan: the parameters and the cost of each row, beside the numbers of the paper, in Markdown.
+"""Table 3 of the paper as a plan: the parameters and the cost of each row, beside the numbers of the paper,
+in Markdown.
 
-Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is trained.
+Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
+trained.
 """
 
 import argparse
@@ -29,7 +31,9 @@ FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
 
 
 class PaperRow(NamedTuple):
-    """The paper's perplexity and BLEU on newstest2013, parameters in millions (Table 3), and FLOPs (Table 2) of a row."""
+    """The paper's perplexity and BLEU on newstest2013, parameters in millions (Table 3), and FLOPs (Table 2)
+    of a row.
+    """
 
     label: str
     perplexity: float

@@ -1,11 +1,12 @@
 """Translates a column of Parquet files with Ray Data on one machine or on a cluster.
 
-Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after
-`pip install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder. All machines must
-see both. The rows of NAME.parquet keep their order and are written to NAME-00000-of-00003.parquet and so on, with at most
-`--rows_per_file` rows per file and an additional column `translation`. A null stays null. Each worker has one model and one
-processor. An output file appears when it is complete: the same command continues after a kill, and translates only missing or
-damaged files. If RAY_ADDRESS is set, Ray joins that cluster. Otherwise everything runs on this machine and its loopback.
+Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
+install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
+All machines must see both. The rows of NAME.parquet keep their order and are written to
+NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional column
+`translation`. A null stays null. Each worker has one model and one processor. An output file appears when it
+is complete: the same command continues after a kill, and translates only missing or damaged files. If
+RAY_ADDRESS is set, Ray joins that cluster. Otherwise everything runs on this machine and its loopback.
 """
 
 import argparse
@@ -107,7 +108,9 @@ def input_files(source: Path, output: Path) -> list[Path]:
 
 
 def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The row ranges of a file with their output files. The file must have the text column, and must not have the output column."""
+    """The row ranges of a file with their output files. The file must have the text column, and must not have
+    the output column.
+    """
     column, output_column = arguments.column, arguments.output_column
     try:
         schema, rows = pyarrow.parquet.read_schema(path), pyarrow.parquet.read_metadata(path).num_rows
@@ -150,7 +153,9 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if the output file of a part is complete. Print its name if it is damaged; refuse an output of another origin."""
+    """True if the output file of a part is complete. Print its name if it is damaged; refuse an output of
+    another origin.
+    """
     target, remedy = part["target"], "choose another OUTPUT, or remove it"
     if not os.path.exists(target):
         return False

@@ -1,7 +1,8 @@
-"""The numeric examples of the lecture notes, computed by this package with all intermediate results, as a page of Markdown.
+"""The numeric examples of the lecture notes, computed by this package with all intermediate results, as a
+page of Markdown.
 
-Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py compares the numbers
-with plain arithmetic.
+Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py
+compares the numbers with plain arithmetic.
 """
 
 import argparse
@@ -37,7 +38,9 @@ def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
 
 
 def attention_example() -> dict[str, torch.Tensor]:
-    """Scores [1, 2], scaled scores [1, 2], weights [1, 2] and context [1, 3] of one query, two keys and two values."""
+    """Scores [1, 2], scaled scores [1, 2], weights [1, 2] and context [1, 3] of one query, two keys and two
+    values.
+    """
     query, key, value = (torch.tensor(rows)[None, None] for rows in (QUERY, KEYS, VALUES))
     attention = attention_of(len(QUERY[0]))
     scaled = attention.scores(query, key)
@@ -59,7 +62,9 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
 
 
 def smoothing_example(form: str) -> dict[str, torch.Tensor]:
-    """Target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one form of smoothing."""
+    """Target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one form of
+    smoothing.
+    """
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])
     log_probs = torch.tensor([PROBABILITIES]).log()
@@ -90,13 +95,17 @@ def layer_norm_example() -> dict[str, torch.Tensor]:
 
 
 def schedule_example() -> dict[int, float]:
-    """The learning rate of the paper's base model at steps around the last step of warmup, which has the highest rate."""
+    """The learning rate of the paper's base model at steps around the last step of warmup, which has the
+    highest rate.
+    """
     steps = (1, WARMUP_STEPS // 2, WARMUP_STEPS - 1, WARMUP_STEPS, WARMUP_STEPS + 1, 4 * WARMUP_STEPS)
     return {step: learning_rate(step, D_MODEL, WARMUP_STEPS) for step in steps}
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: blocks of 2x2 rotations with entries of PE(shift)."""
+    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: blocks of 2x2 rotations with
+    entries of PE(shift).
+    """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [
         torch.stack([torch.stack([cos, sin]), torch.stack([-sin, cos])])

@@ -1,4 +1,6 @@
-"""Prints docs/commands.md, the page of all options of all commands: `python scripts/reference/command_reference.py > docs/commands.md`."""
+"""Prints docs/commands.md, the page of all options of all commands: `python
+scripts/reference/command_reference.py > docs/commands.md`.
+"""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Writes docs/recipe_keys.md, the page of all keys of a recipe, and the JSON schema with which editors complete recipes.
+"""Writes docs/recipe_keys.md, the page of all keys of a recipe, and the JSON schema with which editors
+complete recipes.
 
 python scripts/reference/recipe_reference.py
 """
@@ -26,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
-# For each section: the variable names of its settings object in the package, and the files that are listed first.
+# For each section: the variable names of its settings object in the package, and the files that are listed
+# first.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
@@ -209,7 +211,9 @@ def page() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another one."""
+    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
+    one.
+    """
     properties: dict[str, Any] = {
         "extends": {"type": "string", "description": "The recipe that this one extends."}
     }

@@ -83,16 +83,6 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
     assert config["custom_pipelines"]["translation"]["impl"] == "pipeline_vaswani.TranslationPipeline"
 
 
-@pytest.mark.transfer
-def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, tiny_model):
-    model, ids = tiny_model(), torch.arange(3, 9)[None]
-    model.push_to_hub(repo_id, max_shard_size="20KB")
-    files = hub.repository(repo_id).files()
-    assert "model.safetensors.index.json" in files and "model.safetensors" not in files
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id).eval()
-    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
-
-
 def test_without_the_package_everything_loads_and_is_pushed_again(
     hub, fork, alice, copier, tmp_path, fresh_python
 ):

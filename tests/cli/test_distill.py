@@ -320,7 +320,7 @@ REFUSED = {
     "--target_language en --corpus null --train_source a.en --train_target a.de": (
         "`data.source_language` and `data.target_language` are both 'en', but they name the two sides of a pair"
     ),
-    "--teacher there ./there": "`--teacher` names one model twice, in there, ./there; name each once.",
+    "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--num_beamz 2": "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`.",
     "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
     "--teacher recipe.yaml --engine ctranslate2": "'recipe.yaml' must be a folder that `vaswani export ",

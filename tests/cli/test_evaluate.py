@@ -171,7 +171,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
 BAD_INPUT = {
     "": "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`.",
     "--compare a": "`--compare` must have two systems or more, but there is only a; name another one, or leave",
-    "a --compare b ./a": "`--compare` must have different systems, but ./a is there twice.",
+    "a --compare b ./a": "`--compare` names ./a twice; name it once.",
     "a --compare short": "source and short must have equally many lines, but have 12 and 1.",
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
     "a --compare .": "'.' holds no checkpoint: it has no config.json.",

@@ -399,13 +399,6 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
     assert largest_difference([result.log_probs], expected) < 1e-4
 
 
-def test_ctranslate2s_own_converter_takes_no_marian_export(checkpoint, tmp_path):
-    export(checkpoint(), tmp_path / "marian", "marian")
-    # As README says; should it take it one day, the decoder would still start from zeros.
-    with pytest.raises(ValueError, match="^Source vocabulary 0 has size"):
-        TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "out"))
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

@@ -159,21 +159,18 @@ def test_translation_columns(tmp_path, name, streaming):
     assert read(pairs_file=path, source_language="en", target_language="de")[0] == ("a house", "ein Haus")
 
 
-def test_columns_named_by_the_languages(tmp_path):
-    (tmp_path / "lines.json").write_text('{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n')
-    (tmp_path / "array.json").write_text(' \n\n[{"de": "a", "en": "b"}]\n')
-    assert read(pairs_file=tmp_path / "array.json", source_language="de", target_language="en") == [
-        ("a", "b")
-    ]
-    (tmp_path / "quoted.csv").write_bytes(b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n')
-    assert read(pairs_file=tmp_path / "lines.json", source_language="de", target_language="en") == [
-        ("a", "b"),
-        ("", "c"),
-    ]
-    assert read(pairs_file=tmp_path / "quoted.csv", source_language="de", target_language="en") == [
-        ("two\nlines", 'b "quoted", here'),
-        ("null", "NA"),
-    ]
+@pytest.mark.parametrize(
+    ("name", "content", "pairs"),
+    [
+        ("lines.json", b'{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n', [("a", "b"), ("", "c")]),
+        ("array.json", b' \n\n[{"de": "a", "en": "b"}]\n', [("a", "b")]),
+        ("quoted.csv", b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n',
+         [("two\nlines", 'b "quoted", here'), ("null", "NA")]),
+    ],
+)  # fmt: skip
+def test_columns_named_by_the_languages(tmp_path, name, content, pairs):
+    (tmp_path / name).write_bytes(content)
+    assert read(pairs_file=tmp_path / name, source_language="de", target_language="en") == pairs
 
 
 DEEP = b"[" * 100_000
@@ -376,60 +373,45 @@ RAW = [
 KEPT = [0, 3, 5]
 
 
-def raw_pairs(pairs=None) -> Dataset:
-    rows = RAW if pairs is None else pairs
-    return Dataset.from_dict(
-        {"source": [source for source, _ in rows], "target": [target for _, target in rows]}
-    )
+def raw_pairs(pairs=RAW) -> Dataset:
+    sources, targets = zip(*pairs, strict=True)
+    return Dataset.from_dict({"source": sources, "target": targets})
 
 
-def prepare(tokenizer, pairs, **changes):
-    return prepare_pairs(
-        pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes}
-    )
+def prepare(tokenizer, pairs, target_tokenizer=None, **changes):
+    limits = {"max_length": 10, "max_length_ratio": 2.0, **changes}
+    return prepare_pairs(pairs, tokenizer, target_tokenizer or tokenizer, **limits)
 
 
 def test_a_text_is_its_own_target(tokenizer):
     texts = raw_pairs([("ab", "other"), ("  ", "x"), ("abcdefghijklm", "x")])
     prepared, report = prepare_pairs(texts, tokenizer, None, max_length=10, max_length_ratio=None)
     ids = tokenizer("ab")["input_ids"]
-    length = len(ids)
-    assert list(prepared) == [
-        {"input_ids": ids, "labels": ids, "source_length": length, "target_length": length}
-    ]
+    lengths = {"source_length": len(ids), "target_length": len(ids)}
+    assert list(prepared) == [{"input_ids": ids, "labels": ids} | lengths]
     assert report.in_words(are_texts=True) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
 
 
 @both_ways
-def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming):
-    pairs = raw_pairs()
-    prepared, report = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs)
+@pytest.mark.parametrize("keep_text", [False, True])
+def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming, keep_text):
+    pairs = raw_pairs().to_iterable_dataset() if streaming else raw_pairs()
+    prepared, report = prepare(tokenizer, pairs, keep_text=keep_text)
     rows = list(prepared)
     assert report == CorpusReport(kept=3, empty=2, too_long=1, ratio=2)
     assert str(report) == (
         "8 pairs read, 3 kept; dropped: 2 with an empty side, 1 too long, 2 of too unequal lengths"
     )
-    stripped = [(RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
-    for row, (source, target) in zip(rows, stripped, strict=True):
-        assert list(row) == ["input_ids", "labels", "source_length", "target_length"]
-        assert row["input_ids"] == tokenizer(source)["input_ids"]
-        assert row["labels"] == tokenizer(target)["input_ids"]
-        assert (row["source_length"], row["target_length"]) == (len(source) + 2, len(target) + 2)
-
-
-@both_ways
-def test_text_and_index_are_kept_on_demand(tokenizer, streaming):
-    pairs = raw_pairs()
-    prepared, _ = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs, keep_text=True)
-    rows = [(row["index"], row["source"], row["target"]) for row in prepared]
-    assert rows == [(index, RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
+    for row, index in zip(rows, KEPT, strict=True):
+        source, target = RAW[index][0].strip(), RAW[index][1].strip()
+        text = {"index": index, "source": source, "target": target} if keep_text else {}
+        ids = {"input_ids": tokenizer(source)["input_ids"], "labels": tokenizer(target)["input_ids"]}
+        assert row == ids | {"source_length": len(source) + 2, "target_length": len(target) + 2} | text
 
 
 def test_each_side_has_its_tokenizer(tokenizer):
     target_tokenizer = tiny_tokenizer(["abcd abcd"], 265)
-    prepared, _ = prepare_pairs(
-        raw_pairs([("abcd", "abcd")]), tokenizer, target_tokenizer, max_length=10, max_length_ratio=None
-    )
+    prepared, _ = prepare(tokenizer, raw_pairs([("abcd", "abcd")]), target_tokenizer, max_length_ratio=None)
     assert prepared[0]["input_ids"] == tokenizer("abcd")["input_ids"]
     assert prepared[0]["labels"] == target_tokenizer("abcd")["input_ids"]
     assert len(prepared[0]["labels"]) == 2
@@ -474,9 +456,8 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     assert again.to_list() == first.to_list()
     assert again_report == first_report
     for changes in ({"max_length": 9}, {"max_length_ratio": 1.5}, {"keep_text": True}):
-        assert (
-            prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)[0].cache_files != first.cache_files
-        )
+        prepared, _ = prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)
+        assert prepared.cache_files != first.cache_files
     other = tiny_tokenizer(["ab ab"], 261)
     assert prepare(other, load_pairs(PairSource(**paths)))[0].cache_files != first.cache_files
 

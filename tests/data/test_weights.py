@@ -179,5 +179,5 @@ def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
         WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)
     assert str(caught.value) == (
         "`data.train_weights` must leave pairs to train on, but is [0, 2.0] where the corpora have [90, 0] pairs after cleaning; "
-        "give one with pairs a weight above 0."
+        "give a corpus with pairs a weight above 0."
     )

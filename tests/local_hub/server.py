@@ -72,7 +72,7 @@ class CutError(Exception):
 def part_of(reply: Reply, range_header: str | None) -> Reply:
     """The part of a file that a Range header asks for."""
     found = re.fullmatch(r"bytes=(\d+)-(\d*)", range_header or "")
-    if "Accept-Ranges" not in reply.headers or found is None:
+    if reply.status != 200 or "Accept-Ranges" not in reply.headers or found is None:
         return reply
     size = len(reply.body)
     start = int(found[1])

@@ -262,7 +262,7 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     other = write_recipe(tmp_path / "text.yaml", **causal, **changes)
     code, _, error = vaswani("train", other)
     assert code == 1 and error.startswith(
-        f"'{checkpoint}', which `model.init_from` begins with, is a parser, whose target vocabulary is of trees, and cannot"
+        f"'{checkpoint}', the model of `model.init_from`, is a parser with a target vocabulary of trees"
     )
     assert vaswani("train", other, "--keep", "false", "--vocab_size", "300")[0] == 0
     words = ["--output_dir", tmp_path / "other"]
@@ -271,5 +271,5 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     part = write(tmp_path / "part.yaml", {"tokenizer": {}, "model": {"init_from": {"decoder": str(text)}}})
     code, _, error = vaswani("train", part, *words)
     assert code == 1 and error.startswith(
-        f"'{text}', which `model.init_from` begins with, has no vocabulary of trees, and cannot lend its tokenizers"
+        f"'{text}', the model of `model.init_from`, has no target vocabulary of trees"
     )

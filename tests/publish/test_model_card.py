@@ -25,8 +25,10 @@ ROOT = Path(__file__).parents[2]
 RUN = {
     "tokenizer.vocab_size": 270,
     "model.d_model": 8,
-    "model.encoder_attention_heads": None,
-    "model.decoder_attention_heads": None,
+    "model.encoder_attention_heads": 8,
+    "model.decoder_attention_heads": 8,
+    "model.encoder_ffn_dim": 8,
+    "model.decoder_ffn_dim": 8,
     "training.max_steps": 2,
     "training.save_steps": 1,
     "decoding.max_length": 6,
@@ -216,7 +218,7 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     assert table["validation data"] == "none"
     assert table["shape"].endswith("vocabulary 270 and 270")
     assert "Training data: Alice, who wrote it" in card.text
-    assert "this is not settled" in card.text
+    assert "this question is open" in card.text
     assert "Its tokenizer lowercases all text." in card.text
     assert "The model reads the whole sentence at once." in card.text
 
@@ -237,11 +239,11 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     folder = copy(numbers, RECORD)
     card = model_card(folder, "alice/words")
     assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
-    assert "There is no record of how this model came about." in card.text
+    assert "There is no record of the training of this model." in card.text
     assert "between which languages is not known" in card.text
-    assert "What it is good for is not known" in card.text
+    assert "The purpose of the model is not known" in card.text
     assert "Not known: no score was recorded." in card.text
-    assert "Not known. Ask whoever published the model before you use it." in card.text
+    assert "Not known. Ask the publisher of the model before you use it." in card.text
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
@@ -256,7 +258,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
     card = model_card(copy(numbers, ["results.json"]), "alice/words")
-    assert "The run that made this model has left no results" in card.text
+    assert "The run of this model has no results" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
     assert rows(card)["optimizer steps"] == NOT_KNOWN
@@ -294,12 +296,13 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     )
     (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
     card = model_card(folder, "alice/words", base_model="alice/base")
-    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; validation got no better"
+    assert (
+        rows(card)["optimizer steps"]
+        == "1,200 of at most 5,000; the validation score did not improve further"
+    )
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
-    assert (
-        "The run was resumed after step 700; hardware and versions are those of what came after." in card.text
-    )
+    assert "The run was resumed after step 700; hardware and versions are those after this step." in card.text
     assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
 
 
@@ -414,7 +417,7 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
     ):
         card = model_card(licensed(folder, data_license, chosen), "alice/words")
         assert card.data.license == expected
-        assert ("Not known. Ask whoever published the model" in card.text) == (expected in (None, "unknown"))
+        assert ("Not known. Ask the publisher of the model" in card.text) == (expected in (None, "unknown"))
         if expected is not None and data_license != expected:
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 

@@ -34,6 +34,16 @@ def recipe_file(tmp_path):
     return write
 
 
+@pytest.fixture
+def loaded(recipe_file):
+    """Load a recipe with options, which spaces separate."""
+
+    def loaded(options="", text=MINIMAL):
+        return load_recipe(recipe_file(text), options.split())
+
+    return loaded
+
+
 def message(*args) -> str:
     with pytest.raises(ValueError) as caught:
         load_recipe(*args)
@@ -50,13 +60,9 @@ def recipe_files(folder="."):
 
 @pytest.mark.parametrize("path", recipe_files(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_each_recipe_of_the_project_loads_and_comments_on_itself(path):
-    overrides = (
-        ["--train_source", "a", "--train_target", "b"] if "train_source train" in path.read_text() else []
-    )
-    recipe = load_recipe(path, overrides)
-    assert (
-        recipe.output_dir == f"checkpoints/{path.relative_to(CONFIGURATION).as_posix().removesuffix('.yaml')}"
-    )
+    needs_files = "train_source train" in path.read_text()
+    recipe = load_recipe(path, ["--train_source=a", "--train_target=b"] if needs_files else [])
+    assert recipe.output_dir == "checkpoints/" + path.relative_to(CONFIGURATION).with_suffix("").as_posix()
     assert path.read_text().startswith("# ")
 
 
@@ -155,9 +161,9 @@ def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
             assert found[f"{section}.{key}"] == value, key
 
 
-def test_a_recipe_survives_being_written(recipe_file):
-    recipe = load_recipe(recipe_file(), ["--d_k", "16", "--bf16", "true", "--report_to", "tensorboard,wandb"])
-    assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
+def test_a_recipe_survives_being_written(loaded):
+    recipe = loaded("--d_k=16 --bf16=true --report_to=tensorboard,wandb")
+    assert loaded(text=recipe.to_yaml()) == recipe
     assert recipe.model.config_fields() == {"d_k": 16}
     assert recipe.training.report_to == ["tensorboard", "wandb"]
 
@@ -175,10 +181,10 @@ def test_a_recipe_survives_being_written(recipe_file):
     ],
 )
 def test_a_file_may_be_several(recipe_file, text, expected):
-    text_of_recipe = MINIMAL.replace("corpus: numbers", "train_source: x, train_target: [y]")
-    recipe = load_recipe(recipe_file(text_of_recipe), ["--train_source", text, "--data.train_target", text])
+    path = recipe_file(MINIMAL.replace("corpus: numbers", "train_source: x, train_target: [y]"))
+    assert load_recipe(path).data.train_target == ["y"]
+    recipe = load_recipe(path, ["--train_source", text, "--data.train_target", text])
     assert recipe.data.train_source == recipe.data.train_target == expected
-    assert load_recipe(recipe_file(text_of_recipe)).data.train_target == ["y"]
     assert load_recipe(recipe_file(recipe.to_yaml())) == recipe
 
 
@@ -191,19 +197,19 @@ def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file)
     assert readable_record(path).evaluation.tokenize == "ja-mecab"
 
 
-def test_numbers_with_exponents_are_numbers(recipe_file):
+def test_numbers_with_exponents_are_numbers(loaded):
     text = MINIMAL.replace("max_steps: 3", "max_steps: 3, adam_epsilon: 1e-9, learning_rate_factor: 7e-4")
-    training = load_recipe(recipe_file(text)).training
+    training = loaded(text=text).training
     assert (training.adam_epsilon, training.learning_rate_factor) == (1e-9, 7e-4)
-    assert load_recipe(recipe_file(), ["--learning_rate_factor", "5E-1"]).training.learning_rate_factor == 0.5
+    assert loaded("--learning_rate_factor=5E-1").training.learning_rate_factor == 0.5
 
 
-def test_command_line_wins_by_name_or_by_place(recipe_file):
-    assert load_recipe(recipe_file(), ["--max_steps", "7"]).training.max_steps == 7
-    assert load_recipe(recipe_file(), ["--training.max_steps=8"]).training.max_steps == 8
-    assert load_recipe(recipe_file(), ["--output_dir", "123"]).output_dir == "123"
-    assert load_recipe(recipe_file(), ["--dropout", "0.3"]).model.config_fields() == {"dropout": 0.3}
-    assert load_recipe(recipe_file(), ["--normalization", "null"]).tokenizer.normalization is None
+def test_command_line_wins_by_name_or_by_place(loaded):
+    assert loaded("--max_steps 7").training.max_steps == 7
+    assert loaded("--training.max_steps=8").training.max_steps == 8
+    assert loaded("--output_dir 123").output_dir == "123"
+    assert loaded("--dropout 0.3").model.config_fields() == {"dropout": 0.3}
+    assert loaded("--normalization null").tokenizer.normalization is None
 
 
 def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch):
@@ -297,42 +303,41 @@ def test_a_word_without_its_key_and_a_language_of_two_words_are_one_sentence(rec
     assert contains(sentence, "`data.source_language` must be one word ... 'old English'")
 
 
-FILES = ["--corpus", "null", "--train_source", "a.en", "--train_target", "a.de"]
-DATASET = ["--corpus", "null", "--dataset", "user/name", "--validation_split", "null"]
-VALIDATION = ["--validation_source", "b.en", "--validation_target", "b.de"]
+FILES = "--corpus=null --train_source=a.en --train_target=a.de"
+DATASET = "--corpus=null --dataset=user/name"
+VALIDATION = "--validation_source=b.en --validation_target=b.de"
 
 
-@pytest.mark.parametrize("option", ["--early_stopping_patience=2", "--validation_bleu=true"])
-def test_a_run_without_the_validation_that_it_needs_is_refused(recipe_file, option):
-    is_patience = "patience" in option
-    key = "training.early_stopping_patience: 2" if is_patience else "evaluation.validation_bleu: true"
-    remedy = "leave the patience out" if is_patience else "set it to false"
+@pytest.mark.parametrize(
+    ("option", "key", "remedy"),
+    [
+        ("--early_stopping_patience=2", "training.early_stopping_patience: 2", "leave the patience out"),
+        ("--validation_bleu=true", "evaluation.validation_bleu: true", "set it to false"),
+    ],
+)
+def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, key, remedy):
     sides = "`data.validation_source` with `data.validation_target`"
-    for sources, keys in ((FILES, sides), (DATASET, "`data.validation_split`")):
+    without = {FILES: sides, f"{DATASET} --validation_split=null": "`data.validation_split`"}
+    for sources, keys in without.items():
         # Other commands, such as `distill`, read no validation split.
-        recipe = load_recipe(recipe_file(), [*sources, option])
+        recipe = loaded(f"{sources} {option}")
         with pytest.raises(ValueError) as caught:
             recipe.check_training()
-        assert contains(
-            str(caught.value),
-            f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}.",
-        )
-    for sources in ([], [*FILES, *VALIDATION], DATASET[:-2]):
-        recipe = load_recipe(recipe_file(), [*sources, option, "--warmup_steps", "1"])
-        assert recipe.check_training() == []
+        sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}."
+        assert contains(str(caught.value), sentence)
+    for sources in ("", f"{FILES} {VALIDATION}", DATASET):
+        assert loaded(f"{sources} {option} --warmup_steps=1").check_training() == []
 
 
-def test_what_may_be_a_mistake_is_said(recipe_file):
-    recipe = load_recipe(recipe_file(), [*FILES, "--target_language", "en", "--warmup_steps", "4"])
-    assert recipe.check_training() == [
+def test_what_may_be_a_mistake_is_said(loaded):
+    assert loaded(f"{FILES} --target_language=en --warmup_steps=4").check_training() == [
         "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
         "or corrections of the sources.",
         "`training.warmup_steps` is 4, but the run has 3 steps, so that the learning rate never reaches its highest value; lower "
         "the number, or train for longer.",
     ]
-    assert load_recipe(recipe_file(), ["--warmup_steps", "3"]).check_training() == []
-    epochs = ["--max_steps", "null", "--num_train_epochs", "2"]
-    assert load_recipe(recipe_file(), epochs).check_training() == []
+    assert loaded("--warmup_steps=3").check_training() == []
+    assert loaded("--max_steps=null --num_train_epochs=2").check_training() == []
 
 
 def replaced(old, new):
@@ -402,29 +407,28 @@ PERMITTED = """
 
 
 @pytest.mark.parametrize(("data_license", "license"), rows(PERMITTED))
-def test_a_licence_that_the_data_may_allow_is_taken(recipe_file, data_license, license):
-    recipe = load_recipe(recipe_file(), ["--data.license", data_license, "--publishing.license", license])
+def test_a_licence_that_the_data_may_allow_is_taken(loaded, data_license, license):
+    recipe = loaded(f"--data.license={data_license} --publishing.license={license}")
     assert recipe.publishing.license == (None if license == "null" else license)
 
 
-def test_the_corpus_that_the_package_makes_has_its_licence(recipe_file):
-    assert data_license(load_recipe(recipe_file()).data) == "apache-2.0"
-    files = ["--corpus", "null", "--train_source", "a", "--train_target", "b"]
-    assert data_license(load_recipe(recipe_file(), files).data) is None
+def test_the_corpus_that_the_package_makes_has_its_licence(loaded):
+    assert data_license(loaded().data) == "apache-2.0"
+    assert data_license(loaded(FILES).data) is None
 
 
-def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
+def test_a_published_recipe_has_no_folders_and_loads_again(loaded):
     options = (
         "--corpus=null --output_dir=/home/alice/runs/first/ --push_to_hub=true --hub_model_id=alice/model"
     )
     options += " --train_pairs=/home/alice/a.jsonl,b/c*.csv,d.json --validation_pairs=../data/pairs.jsonl"
     options += " --test_source=/home/alice/test.source.gz --test_target=/home/alice/test.target.gz"
-    recipe = load_recipe(recipe_file(), options.split())
+    recipe = loaded(options)
     published = published_recipe(recipe)
     assert (published.output_dir, published.data.validation_pairs) == ("first", "pairs.jsonl")
     assert published.data.train_pairs == ["a.jsonl", "c*.csv", "d.json"]
     assert (published.data.test_source, published.data.test_target) == ("test.source.gz", "test.target.gz")
-    assert load_recipe(recipe_file(published.to_yaml())) == published
+    assert loaded(text=published.to_yaml()) == published
     assert "alice/" not in published.to_yaml().replace("alice/model", "") and ".." not in published.to_yaml()
     assert published.training == recipe.training
     assert "alice" not in yaml.safe_dump(data_facts(recipe.data))
@@ -444,9 +448,8 @@ def test_a_published_recipe_has_no_folders_and_loads_again(recipe_file):
         ("a/b/c", "c"),
     ],
 )
-def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(recipe_file, given, published):
-    recipe = load_recipe(recipe_file(), ["--corpus", "null", "--dataset", given])
-    assert published_recipe(recipe).data.dataset == published
+def test_a_published_dataset_is_that_of_the_hub_or_the_name_of_a_folder(loaded, given, published):
+    assert published_recipe(loaded(f"--corpus=null --dataset={given}")).data.dataset == published
 
 
 @pytest.fixture

@@ -207,18 +207,6 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
     )
 
 
-def test_what_a_worker_cannot_do_is_one_sentence(translated, source, tmp_path):
-    path = source / "a.parquet"
-    content = bytearray(path.read_bytes())
-    content[4:40] = bytes(36)
-    path.write_bytes(content)
-    with pytest.raises(SystemExit, match=f"translate_ray: '{path}' cannot be translated: "):
-        translated()
-    with pytest.raises(SystemExit, match="cannot be translated: .*'/nowhere'"):
-        translated(checkpoint="/nowhere")
-    assert not list((tmp_path / "out").glob("*.parquet"))
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -179,5 +179,5 @@ def _positions(value):
 
 def test_the_card_says_what_the_final_weights_are(run):
     folder = run("run", "--ema_decay=0.9 --max_steps=2 --average_checkpoints=2 --save_steps=1 --eval_steps=9")
-    said = "| moving average (decay 0.9) of the weights; of it mean of the checkpoints of the steps 1, 2 |"
+    said = "| moving average (decay 0.9) of the weights: mean of the checkpoints of the steps 1, 2 |"
     assert said in str(model_card(folder, "user/new"))

@@ -59,7 +59,7 @@ def test_damaged_files_of_a_finished_run_are_made_again(run, copied, capsys, nam
     run("run", "--resume=true")
     said = capsys.readouterr().out
     assert f"{name} " in said
-    assert "made again, but not to the same bytes" not in said
+    assert "made again, but with different bytes" not in said
     assert not changed(copied, expected)
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_without_checkpoints_unrecoverable_files_are_named_and_nothing_is_change
     assert code == 1
     assert sentence == (
         f"The run in '{copied}' is finished, but model.safetensors has 1,000 bytes of {size:,}; tokenizer.json is missing; no "
-        "whole checkpoint is left to make that again from, so restore it from a copy, or choose another `--output_dir`."
+        "whole checkpoint is left to make these files again, so restore them from a copy, or choose another `--output_dir`."
     )
     assert contents(copied) == before
 
@@ -121,8 +121,8 @@ def test_other_weights_than_those_that_a_run_has_ended_with_are_refused(train_co
     code, _, sentence = train_command(options)
     assert code == 1
     assert sentence == (
-        f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than those "
-        "that it had ended with; restore it from a copy, or delete manifest.json to end the run with other weights."
+        f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than "
+        "the finished run had; restore them from a copy, or delete manifest.json to end the run with the other weights."
     )
     assert contents(folder) == before
     # Without a manifest the run ends with other weights.

@@ -112,7 +112,7 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
     assert load_recipe(folder / "recipe.yaml").model.init_from == str(moved)
     # The card names the folder without its path.
     card = model_card(folder, "user/name").content
-    words = "It began with the weights of another model, which its run knows as `base`; what that one was\ntrained on"
+    words = "Its training started from the weights of another model, which its run knows as `base`; what that one was\ntrained on"
     assert words in card
     assert str(tmp_path) not in card
 
@@ -142,7 +142,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 
 ERRORS = """
---init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', which `model.init_from` begins with, has 16; leave it out, or
+--init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave it out, or
 --init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but is 'BASE/nothing'.
 --init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave it out, or
 --init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest one is 'encoder'.
@@ -205,7 +205,7 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
     card = model_card(base, "user/name").content
     also = "`en` to `de`. It also translates from `de` to `en`, where the text\nbegins with `>>en<<` and a space."
     assert also in card
-    counted = "480 of 480 sentence pairs, where each pair counts twice, once for each direction, the corpora 0.25 and 3 times"
+    counted = "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
     assert counted in card
     refused = r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
     with pytest.raises(ValueError, match=refused):

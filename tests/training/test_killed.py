@@ -144,17 +144,30 @@ SECOND = {
     "in a save": fail_at(1, 6, method="_save_rng_state"),
     "right after a save": fail_at(1, 7),
 }
+# One moment of each kind.
+FEW = (
+    "in the middle of an epoch",
+    "in the manifest",
+    "before its place",
+    "in the rotation",
+    "between the final files",
+)
+LIVES = [
+    pytest.param(1, {name: MOMENTS[name] for name in FEW}, id="few"),
+    pytest.param(1, MOMENTS, id="all", marks=SLOW),
+    pytest.param(2, SECOND, id="second", marks=SLOW),
+]
 STAGES = "--save_steps=3 --save_total_limit=2 --max_steps=9 --average_checkpoints=2".split()
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=SLOW)])
-def test_a_run_that_is_killed_at_every_stage_ends_as_if_it_had_not_been(recipe, tmp_path, processes):
+@pytest.mark.parametrize(("processes", "moments"), LIVES)
+def test_a_run_that_is_killed_at_every_stage_ends_as_if_it_had_not_been(recipe, tmp_path, processes, moments):
     """One life for each stage; each begins where the one before it has ended, so that killed runs are killed again."""
     options = (*STAGES, f"--gradient_accumulation_steps={2 // processes}")
     expected, folder = tmp_path / "whole", tmp_path / "run"
     life = live(recipe, expected, *options, processes=processes)
     assert life.wait() == [0] * processes, life.said()
-    for name, moment in (MOMENTS if processes == 1 else SECOND).items():
+    for name, moment in moments.items():
         life = live(recipe, folder, *options, processes=processes, moment=moment)
         assert life.wait()[moment.rank] == -9, f"{name}: {life.said()}"
     life = live(recipe, folder, *options, processes=processes)

@@ -119,8 +119,8 @@ def load_model(
 ) -> Any:
     """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged or missing.
 
-    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (keys of `KINDS`),
-    and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (keys of
+    `KINDS`), and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
@@ -168,7 +168,8 @@ def check_config(
 ) -> str:
     """The model type of a checkpoint of this package; a ValueError if there is none of an accepted kind.
 
-    `name` is the folder or repository as the user named it; `needed` replaces the words of `KINDS` in the error.
+    `name` is the folder or repository as the user named it; `needed` replaces the words of `KINDS` in the
+    error.
     """
     path = folder / CONFIG_FILE
     # The folder of a repository without files does not exist.

@@ -1,7 +1,8 @@
-"""The `vaswani` command: the table of all commands, and the steps from the words of a command line to a command.
+"""The `vaswani` command: the table of all commands, and the steps from the words of a command line to a
+command.
 
-Each command has a file in this folder, with the class of its options and the function `run`. A command file imports
-slow parts of the package inside its functions.
+Each command has a file in this folder, with the class of its options and the function `run`. A command file
+imports slow parts of the package inside its functions.
 """
 
 import argparse
@@ -166,7 +167,9 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 
 def option_of(name: str, field: FieldInfo) -> str:
-    """The name of a field on the command line, such as `--num_beams`; without hyphens for a positional argument."""
+    """The name of a field on the command line, such as `--num_beams`; without hyphens for a positional
+    argument.
+    """
     settings = command_line_settings(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
@@ -196,7 +199,10 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """A function that converts a word to a value. A word that is not a number stays text, and `Settings` refuses it."""
+    """A function that converts a word to a value.
+
+    A word that is not a number stays text, and `Settings` refuses it.
+    """
 
     def read(text: str) -> Any:
         if kind is bool:
@@ -214,7 +220,9 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
 
 
 def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
-    """The words with `--some_name` in place of `--some-name`, and `--switch=true` in place of a switch without a value."""
+    """The words with `--some_name` in place of `--some-name`, and `--switch=true` in place of a switch
+    without a value.
+    """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
     found = []
@@ -231,8 +239,8 @@ def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
 def _open_closed_streams() -> None:
     """Open the null device for each closed standard stream.
 
-    Otherwise the next opened file would get the number of the stream, and the output of the stream would go into the
-    file.
+    Otherwise the next opened file would get the number of the stream, and the output of the stream would go
+    into the file.
     """
     for number in range(3):
         try:
@@ -245,7 +253,10 @@ def _open_closed_streams() -> None:
 
 
 def _discard_lost_output() -> bool:
-    """True if standard output cannot be written any more. Then Python's flush at exit writes to the null device."""
+    """True if standard output cannot be written any more.
+
+    In this case, Python's flush at exit writes to the null device.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -256,7 +267,7 @@ def _discard_lost_output() -> bool:
 
 
 def _hide_short_bars() -> None:
-    """Hide the progress bars of loading and saving models. Keep the bars of data preparation and of the Hub."""
+    """Hide the progress bars of loading and saving models, but not those of data preparation and of the Hub."""
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
@@ -273,7 +284,8 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = sentence_of(error)
     is_explained = explain(error) is not None
-    # The errors of this package are sentences. The errors of libraries may be long, and need the name of their class.
+    # The errors of this package are sentences. The errors of libraries may be long, and need the name of
+    # their class.
     is_ours = type(error).__module__.startswith("vaswani_hf.")
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
         message = f"{type(error).__name__}: {message}"

@@ -1,8 +1,9 @@
-"""`vaswani distill`: translates the training sources of a recipe by a teacher, as training pairs for a student.
+"""`vaswani distill`: translates the training sources of a recipe with a teacher model, for a student model.
 
-This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is trained
-on the translations that the teacher's search finds. Each line of the output is one pair in JSON. The key `pair` is the
-number of the training pair that has the same source. The first line also records the teachers and their search.
+This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
+trained on the translations that the teacher's search finds. Each line of the output is one pair in JSON. The
+key `pair` is the number of the training pair that has the same source. The first line also records the
+teachers and their search.
 """
 
 import fnmatch
@@ -37,7 +38,8 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
     teacher: list[str] = on_command_line(metavar="MODEL")
-    """a checkpoint folder or a repository on the Hub; or several with one vocabulary, whose probabilities are averaged"""
+    """a checkpoint folder or a repository on the Hub; or several with one vocabulary, whose probabilities are
+    averaged"""
     output: str
     """a new file of JSON lines (.jsonl); train the student with `--train_pairs` and the name of this file"""
     keep_references: bool = False
@@ -55,7 +57,8 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
             )
         if not self.output.endswith(".jsonl"):
             raise ValueError(
-                f"`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is {self.output}."
+                "`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is "
+                f"{self.output}."
             )
         check_output(self.output, {}, resume=self.resume)
         return self
@@ -100,11 +103,13 @@ def run(options: DistillOptions) -> None:
             counts.update(sentences=1, pairs=len(rows), skipped=is_skipped, empty=not rows and not is_skipped)
         if header:
             raise ValueError(
-                f"`--teacher` {', '.join(options.teacher)} has only empty translations for the {counts['sentences']:,} "
-                "sentences of the training split, or these are empty; take a teacher that is trained, or other text."
+                f"`--teacher` {', '.join(options.teacher)} has only empty translations for the "
+                f"{counts['sentences']:,} sentences of the training split, or these are empty; take a "
+                "teacher that is trained, or other text."
             )
     more = " more" if done else ""
-    message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{options.output}'"
+    message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences"
+    message += f" are in '{options.output}'"
     if counts["empty"]:
         message += f"; {counts['empty']:,} of the sentences or their translations are empty"
     if counts["skipped"]:
@@ -118,13 +123,14 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
 
     if not isinstance(recipe.data, TranslationData):
         raise ValueError(
-            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give another recipe."
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give "
+            "another recipe."
         )
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the two sides "
-            "of a pair in `--output`; give one of them another name."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the "
+            "two sides of a pair in `--output`; give one of them another name."
         )
     return languages
 
@@ -140,18 +146,19 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """The tag that the teachers need before each source, with a space; empty for a teacher of one direction."""
+    """The tag and the space that the teachers need before each source. Empty for teachers of one direction."""
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
-            f"`--teacher` must name models of one kind, but of {', '.join(options.teacher)} one needs a tag before the "
-            "text, as a model of both directions, and another does not; take teachers of one kind."
+            f"`--teacher` must name models of one kind, but of {', '.join(options.teacher)} one needs a tag "
+            "before the text, as a model of both directions, and another does not; take teachers of one "
+            "kind."
         )
     return tags.pop()
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """The tag for one teacher. Refuses a teacher of other languages."""
+    """The tag that one teacher needs. Refuses a teacher of other languages."""
     from ..recipe.loading import readable_record
 
     if engine == "ctranslate2":
@@ -181,7 +188,8 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
 
 
 def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
-    """The number of training pairs that a file has, the size of their lines in bytes, and the record of the first line.
+    """The number of training pairs that a file has, the size of their lines in bytes, and the record of the
+    first line.
 
     The last training pair is not counted, because it may have more lines that are missing.
     """
@@ -193,8 +201,8 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
         for number, line in enumerate(file, 1):
             if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
                 raise ValueError(
-                    f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no record of "
-                    "that; give another name, or delete the file."
+                    f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no "
+                    "record of that; give another name, or delete the file."
                 )
             if not line.endswith(b"\n"):
                 break
@@ -221,7 +229,10 @@ def _without_unused_corpora(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """The teachers and their search. A folder is recorded by its name only, because the file may be published."""
+    """The teachers and their search.
+
+    A folder is recorded by its name only, because the file may be published.
+    """
     teachers = []
     for name in options.teacher:
         teachers.append(os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name)
@@ -232,7 +243,7 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """The number, the training pair and the translation of each training pair after the first `done` pairs."""
+    """The number, the sides and the translation of each training pair after the first `done` pairs."""
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -252,13 +263,13 @@ def _translated(
             yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"{options.output} must not have more training pairs than the recipe to be continued, but has {done + 1:,}; "
-            "give another name."
+            f"{options.output} must not have more training pairs than the recipe to be continued, but has "
+            f"{done + 1:,}; give another name."
         )
 
 
 def _targets(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """The targets of a training pair, without empty and repeated targets. A skipped sentence has no target."""
+    """The targets of a training pair, without empty and repeated ones. A skipped sentence has no target."""
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

@@ -38,7 +38,8 @@ _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 class EvaluateOptions(_SearchFields, ComputingOptions):
     """The options of `vaswani evaluate`.
 
-    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished translations.
+    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished
+    translations.
     """
 
     # `--compare` can name all systems, without a model in front of it.
@@ -51,14 +52,14 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     reference: str | None = None
     """a file with the reference translations of `--source`, line by line (plain or .gz)"""
     trees: str | None = None
-    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1 of a
-    parser on its sentences"""
+    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1
+    of a parser on its sentences"""
     text: str | None = None
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
-    """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares each of
-    them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU, and scores by
-    source length"""
+    """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
+    each of them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU,
+    and scores by source length"""
     picture: str | None = None
     """a new .png file with the comparison: BLEU by source length"""
     tokenize: str = "13a"
@@ -66,8 +67,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     lowercase: bool = False
     """ignore case"""
     split_compounds: bool = False
-    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result is not
-    comparable with sacreBLEU's"""
+    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result
+    is not comparable with sacreBLEU's"""
     comet: str | None = on_command_line(None, metavar="MODEL")
     """compute COMET too, by the command comet-score with this model, such as Unbabel/wmt22-comet-da"""
     output: str | None = None
@@ -82,7 +83,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
     @property
     def systems(self) -> list[str]:
-        """The names of the systems. The first one is the baseline."""
+        """The names of the systems. The first system is the baseline."""
         return [*([] if self.model is None else [self.model_name]), *self.compare]
 
     @property
@@ -120,7 +121,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
         if "/" not in model and not Path(model).exists():
             raise ValueError(
-                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; check its name."
+                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; "
+                "check its name."
             )
         if _is_file(self.model_name) and self.output is not None:
             raise ValueError(
@@ -135,8 +137,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model, or "
-                    "`--trees` to evaluate a parser."
+                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language "
+                    "model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
@@ -148,31 +150,33 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`."
+                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare "
+                "A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
-                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another one, or leave "
-                "out `--compare`."
+                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
+                "one, or leave out `--compare`."
             )
         check_different("--compare", systems)
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
         if unused and all(map(_is_file, systems)):
             raise ValueError(
-                f"`--{unused[0]}` is for a model, but there are finished translations only ({', '.join(systems)}); leave "
-                "it out."
+                f"`--{unused[0]}` is for a model, but there are finished translations only "
+                f"({', '.join(systems)}); leave it out."
             )
 
     def _check_outputs(self) -> None:
         systems = self.systems
         if self.compare and self.output is not None:
             raise ValueError(
-                "`--output` is for the translations of one model; with `--compare` write those of each by `vaswani "
-                "translate --output`, and compare the files."
+                "`--output` is for the translations of one model; with `--compare` write those of each by "
+                "`vaswani translate --output`, and compare the files."
             )
         if self.output is not None and _is_file(systems[0]):
             raise ValueError(
-                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; leave it out."
+                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; "
+                "leave it out."
             )
         if self.picture is not None:
             if not self.compare:
@@ -183,7 +187,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
             if len(systems) > len(COLORS):
                 raise ValueError(
-                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave some out."
+                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave "
+                    "some out."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         inputs |= {
@@ -278,7 +283,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in models if options.compare else []:
         _check_checkpoint(name)
     if options.comet is not None and models:
-        # Fail before a model translates for hours if the model of COMET is not available.
+        # Score one sentence first. If the model of COMET is not available, fail before a model translates for
+        # hours.
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
         output = picture = None
@@ -296,7 +302,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
         try:
-            # A full disk costs no scores.
+            # Print the scores first, because the disk may be full.
             _print_scores(options, scores, as_text)
         finally:
             if output is not None:
@@ -357,7 +363,9 @@ def _score_one(
     translator = None
     if name not in finished:
         translator = Translator.from_pretrained(name, options.device, **options.precision)
-        record = readable_record(recipe_file(Path(translator.model.name_or_path)))
+        # `--split_compounds` asks for BLEU, also if the task of the checkpoint has other scores.
+        if not options.split_compounds:
+            record = readable_record(recipe_file(Path(translator.model.name_or_path)))
     task = TASKS["translation" if record is None else record.task]
     given: dict[str, Any] = {
         key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
@@ -370,7 +378,6 @@ def _score_one(
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
     if options.split_compounds:
-        # Only BLEU has this option.
         scores: dict[str, Any] = score_translations(translations, references, **options.scoring)
     else:
         scores = task.score_outputs(translations, references, settings)
@@ -387,7 +394,10 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _check_checkpoint(name: str) -> None:
-    """Refuse a name that is not a checkpoint before other systems translate. A checkpoint on the Hub is downloaded."""
+    """Refuse a name that is not a checkpoint before other systems translate.
+
+    A checkpoint on the Hub is downloaded.
+    """
     if Path(name).is_dir():
         check_config(Path(name), name)
         return
@@ -400,7 +410,7 @@ def _check_checkpoint(name: str) -> None:
 def _comet(
     options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """The COMET scores, or the error. The other scores are printed before the error is raised."""
+    """The COMET scores, or the error of COMET, which is raised after the other scores are printed."""
     if options.comet is None:
         return None, None
     try:

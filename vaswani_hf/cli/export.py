@@ -11,7 +11,8 @@ class ExportOptions(ModelOptions):
     format: str
     """the name of a format, such as marian; the error for an unknown name lists all names"""
     quantization: str | None = None
-    """the dtype of the exported weights, such as int8; only for ctranslate2; the checkpoint's dtype by default"""
+    """the dtype of the exported weights, such as int8; only for ctranslate2; the checkpoint's dtype by
+    default"""
 
 
 def run(options: ExportOptions) -> None:

@@ -1,4 +1,6 @@
-"""What `translate`, `parse`, `score` and `distill` do with each line: translate, report bad lines and progress, write JSON."""
+"""What `translate`, `parse`, `score` and `distill` do with each line: translate, report bad lines and
+progress, write JSON.
+"""
 
 import functools
 import json
@@ -24,8 +26,8 @@ MOST_WARNINGS = 20
 class CountedRequests:
     """Requests that are counted while they are read.
 
-    `num_read` is the number of requests, and `num_texts` the number without blank lines. An `InvalidInput` is not
-    blank.
+    `num_read` is the number of requests, and `num_texts` the number without blank lines. An `InvalidInput` is
+    not blank.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
@@ -47,12 +49,16 @@ def translate_remaining(
     options: TranslationOptions,
     done: int,
 ) -> Generator[Any, None, None]:
-    """The translations of all requests except the first `done` requests. Close the generator to end its processes."""
+    """The translations of all requests except the first `done` requests.
+
+    Close the generator to end its processes.
+    """
     window = options.window
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
-    # With a seed, keep the size of the windows for any number of processes, because the windows decide what is drawn.
-    # A continued run begins at the start of a window, because the numbers in a batch depend on the whole batch.
+    # With a seed, keep the size of the windows for any number of processes, because the windows decide what
+    # is drawn. A continued run begins at the start of a window, because the numbers in a batch depend on the
+    # whole batch.
     begin = done - done % window
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
@@ -74,7 +80,10 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """The translations, which belong to the lines of `place` after line `done`. Skipped lines are reported on stderr."""
+    """The translations, which belong to the lines of `place` after line `done`.
+
+    Skipped lines are reported on stderr.
+    """
     number = done
     num_skipped = 0
     first = ""
@@ -116,13 +125,13 @@ def with_progress(
 ) -> Iterator[Any]:
     """The items. A progress bar is shown on a terminal, and the speed is printed to stderr at the end.
 
-    `total` is the number of all items. `done` items were written earlier and are not in `items`. `to_file` is True if
-    the items do not go to standard output.
+    `total` is the number of all items. `done` items were written earlier and are not in `items`. `to_file` is
+    True if the items do not go to standard output.
     """
     from tqdm.auto import tqdm
 
-    # Show no bar if a user types the input or reads the output in the same terminal. `disable=None` shows no bar if
-    # stderr is not a terminal.
+    # Show no bar if a user types the input or reads the output in the same terminal. `disable=None` shows no
+    # bar if stderr is not a terminal.
     is_typed = total is None and _is_terminal(sys.stdin)
     is_read = _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None
@@ -149,7 +158,9 @@ def is_typed_by_user(text: str | None, path: str | None) -> bool:
 
 
 def count_lines(path: str, skips: bool = False) -> int:
-    """The number of lines of a text file, plain or .gz. Reading the whole file finds damage before hours of work.
+    """The number of lines of a text file, plain or .gz.
+
+    Reading the whole file finds damage before hours of work.
 
     `skips` is True if bad lines are skipped. Then the lines need not be UTF-8.
     """

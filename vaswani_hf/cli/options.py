@@ -60,9 +60,9 @@ class Options(Settings):
 def on_command_line(default: Any = ..., **settings: Any) -> Any:
     """A field with settings of the command line.
 
-    `positional` is True for an argument without `--name`. `metavar` is the word for the value in the help. `hidden`
-    is True if the command line does not have the field. `option` is another name, for a field whose own name would
-    hide an attribute of pydantic's models.
+    `positional` is True for an argument without `--name`. `metavar` is the word for the value in the help.
+    `hidden` is True if the command line does not have the field. `option` is another name, for a field whose
+    own name would hide an attribute of pydantic's models.
     """
     return Field(default, json_schema_extra=settings)
 
@@ -100,7 +100,8 @@ class _TranslationBase(Options):
         num_translations = settings.get("num_return_sequences")
         if num_beams and num_translations and num_translations > num_beams and not settings.get("do_sample"):
             raise ValueError(
-                f"`--num_return_sequences` must be at most `--num_beams`, {num_beams}, but is {num_translations}."
+                f"`--num_return_sequences` must be at most `--num_beams`, {num_beams}, but is "
+                f"{num_translations}."
             )
         return self
 
@@ -111,7 +112,9 @@ class _TranslationBase(Options):
 
 
 def translation_options(*names: str) -> Any:
-    """A class with the options of a translation that have these names; without names, with all of these options."""
+    """A class with the options of a translation that have these names; without names, with all of these
+    options.
+    """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
         field = _TRANSLATION_FIELDS[name]
@@ -144,8 +147,9 @@ class DeviceOptions(Options):
     device: str | None = None
     """cpu, cuda, cuda:1 …; by default a GPU if there is one, else the CPU"""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = None
-    """the dtype of the computation; auto: bfloat16 if the processor or GPU multiplies bfloat16 in hardware and the
-    first texts get the same translations as in float32, else float32; the checkpoint's dtype by default"""
+    """the dtype of the computation; auto: bfloat16 if the processor or GPU multiplies bfloat16 in hardware
+    and the first texts get the same translations as in float32, else float32; the checkpoint's dtype by
+    default"""
 
 
 class ComputingOptions(DeviceOptions):
@@ -184,7 +188,8 @@ class EngineOptions(WorkerOptions):
     """The options of a command that can translate by PyTorch or by CTranslate2."""
 
     engine: Literal["torch", "ctranslate2"] = "torch"
-    """the library that translates; ctranslate2: MODEL is a folder that `vaswani export --format ctranslate2` wrote"""
+    """the library that translates; ctranslate2: MODEL is a folder that `vaswani export --format ctranslate2`
+    wrote"""
 
     def translator_loader(self, model: str, ensemble: Sequence[str]) -> functools.partial:
         """A function without arguments that loads the translator of the engine."""

@@ -1,4 +1,6 @@
-"""The files and streams that commands write: checks before the work begins, locks, and errors that name the output."""
+"""The files and streams that commands write: checks before the work begins, locks, and errors that name the
+output.
+"""
 
 import os
 import stat
@@ -108,7 +110,7 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """The device and inode of a regular file, given by its name or as an open file; None for all other files."""
+    """The device and inode of a regular file, which is a name or an open file; None for all other files."""
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -120,7 +122,9 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, so that only this process writes to it. If the command fails, a new empty file is deleted.
+    """Open and lock a file, so that only this process writes to it.
+
+    If the command fails, a new empty file is deleted.
 
     The arguments are those of `check_output`.
     """

@@ -15,7 +15,8 @@ class PlanOptions(RecipeOptions):
     hardware: str | None = None
     """estimate the hours on eight GPUs of a model that the paper names: K80, K40, M40 or P100"""
     tokens_per_second: float | None = None
-    """estimate the hours at a measured speed, in target tokens per second; the log of a run shows this number"""
+    """estimate the hours at a measured speed, in target tokens per second; the log of a run shows this number
+    """
     mean_length: int | None = Field(None, ge=1)
     """the mean length of a sentence, in tokens, that the estimate assumes (32)"""
     as_json: bool = on_command_line(False, option="json")

@@ -30,9 +30,9 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     target: str
     """a file with the translations of `--source`, line by line (plain or .gz)"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, a line has
-    three columns: the sum of the log-probabilities, the score (with length penalty and coverage), and the
-    log-probability of each token"""
+    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, a
+    line has three columns: the sum of the log-probabilities, the score (with length penalty and coverage),
+    and the log-probability of each token"""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:

@@ -21,7 +21,8 @@ def run(options: RecipeOptions) -> None:
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
 
-    # Only the main process reads the recipe and reports errors. The other processes receive the recipe from it.
+    # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
+    # the main process.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
     with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

@@ -1,4 +1,4 @@
-"""`vaswani translate`: translates standard input, a file or `--text`, and writes lines of text or JSON lines."""
+"""`vaswani translate`: translates standard input, a file or `--text` to lines of text or JSON lines."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -82,8 +82,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json"] = "text"
-    """the format of the input lines; json: each line is an object like {"text": …, "target_prefix": …, "must_contain":
-    [phrase, …]}"""
+    """the format of the input lines; json: each line is an object like {"text": …, "target_prefix": …,
+    "must_contain": [phrase, …]}"""
     stream: bool = False
     """show each translation word by word while the model computes it, by greedy search"""
 
@@ -101,16 +101,18 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time."
+                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a "
+                "time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole."
+                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are "
+                "whole."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
-                "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and "
-                "`--repetition_guard`."
+                "`--stream` shows the search of one model while it goes on; it must come without "
+                "`--ensemble` and `--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
             raise ValueError(
@@ -120,7 +122,10 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written. Several translations of a text need JSON, because a line of text has one."""
+        """True if JSON lines are written.
+
+        Several translations of a text need JSON, because a line of text has one.
+        """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
 
@@ -136,10 +141,12 @@ def run(options: TranslateOptions) -> None:
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """The options of a translation. A user who types texts sees each translation at once, unless `--window` is given.
+    """The options of a translation.
 
-    Other input is read in windows of many lines, because a window is translated in batches of similar lengths, which
-    is faster.
+    A user who types texts sees each translation at once, unless `--window` is given.
+
+    Other input is read in windows of many lines, because a window is translated in batches of similar
+    lengths, which is faster.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
@@ -238,7 +245,10 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
-    return f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give another name."
+    return (
+        f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give "
+        "another name."
+    )
 
 
 def _complete_lines(path: str) -> tuple[int, int]:

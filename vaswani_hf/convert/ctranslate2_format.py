@@ -1,4 +1,6 @@
-"""The entry of CTranslate2 in the table of formats; ctranslate2.py has the conversion."""
+"""The entry of CTranslate2 in the table of formats. The conversion is in ctranslate2.py, which imports
+CTranslate2.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from .formats import Format, Tokenizers
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # The module imports CTranslate2, which is optional.
+    # ctranslate2.py imports CTranslate2, which is optional.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None

@@ -1,4 +1,4 @@
-"""What CTranslate2 expresses of a config; this file does not import CTranslate2."""
+"""The configs that CTranslate2 can express. This file does not import CTranslate2, which is optional."""
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Expressible, Limit, needs_start_token

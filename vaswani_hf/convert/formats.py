@@ -1,4 +1,5 @@
-"""The class of the entries of the table of formats, the configs that a format can express, and the comparison after an export.
+"""The class of the entries of the table of formats, the configs that a format can express, and the comparison
+after an export.
 
 This file and the files of the entries import no library that only one format needs.
 Letters of shapes: B batch, S source length, T target length.
@@ -26,7 +27,7 @@ Limit = Callable[[VaswaniConfig], str | None]
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
-# Float32 sums in another order differ by some 1e-6; a mistake in the weights by more than 1e-2.
+# Another order of float32 sums changes logits by about 1e-6. Wrong weights change them by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -87,7 +88,9 @@ class Export(Protocol):
 
 
 class Load(Protocol):
-    """The function that reads a folder in a format and returns the model and its tokenizers, if there are any."""
+    """The function that reads a folder in a format and returns the model and its tokenizers, if there are
+    any.
+    """
 
     def __call__(self, folder: Path) -> tuple[Any, Tokenizers | None]: ...
 
@@ -121,13 +124,10 @@ class Format:
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Three sentences of random tokens, of different lengths, the same ones at every call.
+    """Three random sentences of different lengths, equal at every call.
 
-    Args:
-        config (PreTrainedConfig): A VaswaniConfig, for vocabulary sizes and special tokens.
-
-    Returns:
-        dict: `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B, T] int64.
+    The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
+    T], all int64.
     """
     generator = torch.Generator().manual_seed(0)
     is_learned = config.position_embedding == "learned"
@@ -141,7 +141,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Token ids that are no padding, right-padded, and their mask."""
+    """Random token ids [B, L] without `<pad>`, padded on the right, and their mask."""
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
     drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
@@ -151,7 +151,9 @@ def _rows(
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """The line that says how far the written model is from the checkpoint."""
+    """One line with the difference between the written model and the checkpoint; a ValueError if it is too
+    large.
+    """
     if math.isnan(difference):
         raise ValueError(
             f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written."

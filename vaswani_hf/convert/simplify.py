@@ -1,4 +1,6 @@
-"""Rewrites a model for formats that compute scaled dot products only and have a position table of fixed length."""
+"""Rewrites a model for formats that compute scaled dot products only and have a position table of fixed
+length.
+"""
 
 import copy
 import math
@@ -13,7 +15,7 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import Limit, Tokenizers
 
-# Section 6.1: an output has at most this many tokens more than its input.
+# Section 6.1: an output has at most this many more tokens than its input.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
@@ -27,7 +29,7 @@ def _dot_product(name: str) -> Limit:
     return lambda config: "its scores are dot products" if getattr(config, name) in UNFUSED_SCORES else None
 
 
-# The limits of a format whose attention is the paper's.
+# The limits of a format that has scaled dot-product attention over all tokens only.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
     "attention_score": _dot_product("attention_score"),
     "cross_attention_score": _dot_product("cross_attention_score"),
@@ -36,7 +38,9 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """The same function with scaled dot products in all attentions: factors and matrices are folded into the queries."""
+    """A model that computes the same function with scaled dot products: factors and matrices move into the
+    query projections.
+    """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
         return model
@@ -56,7 +60,7 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Weight and bias of the queries, which make dot products divided by sqrt(d_k) the attention's own scores."""
+    """Weight and bias of a query projection with which q k / sqrt(d_k) equals the scores of the attention."""
     folded = {}
     for name, value in attention.q_proj.named_parameters():
         heads = value.double().unflatten(0, (-1, attention.d_k))
@@ -68,19 +72,15 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """Enough for the longest input and for every output that the generation config allows.
+    """The length of a position table for the longest input and for every output that the generation config
+    allows.
 
-    Args:
-        model (PreTrainedModel): A VaswaniForSeq2SeqLM.
-        tokenizers (tuple, optional): Of source and target, for the longest input.
-
-    Returns:
-        int: Rows of the table (tokens), 1,074 at least; those of the model's own table where it is learned.
+    The result is at least 1,074 positions. A learned table keeps its length.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings
     config = model.generation_config
-    # transformers writes 10^30 where there is no limit.
+    # transformers writes 10^30 if there is no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
     a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))

@@ -48,7 +48,7 @@ class WeightedPairs:
         if not source_parts:
             raise ValueError(
                 f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
-                f" {self.num_pairs} pairs after cleaning; give one with pairs a weight above 0."
+                f" {self.num_pairs} pairs after cleaning; give a corpus with pairs a weight above 0."
             )
         # The lengths of the places of all corpora (tokens).
         self.source_lengths = np.concatenate(source_parts)  # [P]

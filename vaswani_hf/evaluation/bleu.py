@@ -1,4 +1,6 @@
-"""BLEU, chrF and exact match of given translations, computed by sacreBLEU. evaluate.py makes the translations."""
+"""BLEU, chrF and exact match of given translations, computed by sacreBLEU. evaluate.py makes the
+translations.
+"""
 
 import itertools
 import re
@@ -10,8 +12,9 @@ import evaluate
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# tensor2tensor's get_ende_bleu.sh splits compounds by perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The script works
-# on bytes. Match bytes too, because the result differs for two hyphens around one letter that is not ASCII.
+# tensor2tensor's get_ende_bleu.sh splits compounds by perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The
+# script works on bytes. Match bytes too, because the result differs for two hyphens around one letter that is
+# not ASCII.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the"
@@ -21,7 +24,9 @@ SPLIT_COMPOUNDS_NOTE = (
 
 
 def split_compounds(text: str) -> str:
-    """A tokenized text in which each hyphen inside a word is a token: "rich-text" becomes "rich ##AT##-##AT## text"."""
+    """A tokenized text in which each hyphen inside a word is a token: "rich-text" becomes "rich ##AT##-##AT##
+    text".
+    """
     return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(
         errors="surrogatepass"
     )
@@ -40,7 +45,7 @@ class CompoundSplitBLEU(BLEU):
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Refuse a tokenizer that sacreBLEU does not have, or that needs a package or file that is not installed."""
+    """Refuse a tokenizer that sacreBLEU does not have, or that needs a package that is not installed."""
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise ValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
@@ -73,13 +78,13 @@ def score_translations(
 ) -> dict[str, float | str]:
     """BLEU, chrF and exact match of a corpus, from 0 to 100, with the signatures of sacreBLEU.
 
-    BLEU (Papineni et al. 2002) is computed on detokenized text as sacreBLEU does (Post 2018). chrF (Popović 2015) is
-    chrF2 with character 6-grams. A reference is a text, or several texts for one prediction.
+    BLEU (Papineni et al. 2002) is computed on detokenized text as sacreBLEU does (Post 2018). chrF (Popović
+    2015) is chrF2 with character 6-grams. A reference is a text, or several texts for one prediction.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # sacreBLEU needs a list of all first references, a list of all second references, and so on. A missing reference
-    # is None.
+    # sacreBLEU needs a list of all first references, a list of all second references, and so on. A missing
+    # reference is None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -99,7 +104,8 @@ def score_translations(
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """For each group, sorted, the exact match of its translations in percent, and the number of its sentences.
+    """For each group, sorted, the exact match of its translations in percent, and the number of its
+    sentences.
 
     `groups` has the group of each prediction.
     """
@@ -115,9 +121,9 @@ def exact_match_by(
 class TranslationMetric(evaluate.Metric):
     """`score_translations` as a metric of the library `evaluate`. Construct the class; it is not on the Hub.
 
-    The arguments `tokenize` and `lowercase` of `compute` replace those of the constructor for one call. All sentences
-    are in memory and no file is written. In a distributed run, one process must receive all sentences, as in
-    `Seq2SeqTrainer`.
+    The arguments `tokenize` and `lowercase` of `compute` replace those of the constructor for one call. All
+    sentences are in memory and no file is written. In a distributed run, one process must receive all
+    sentences, as in `Seq2SeqTrainer`.
 
     Args:
         tokenize (str): As in `score_translations`.
@@ -139,7 +145,7 @@ class TranslationMetric(evaluate.Metric):
         super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
 
     def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """The scores of the given translations, and of all translations that were added since the last call."""
+        """The scores of the given translations and of all translations that were added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
                 "`predictions` must be given to `compute`, or added before it, but there are none."
@@ -157,7 +163,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Create no folder, because this metric writes no files. The base class would fail in a read-only folder.
+        # Create no folder, because this metric writes no files. The base class would fail in a read-only
+        # folder.
         return self._data_dir_root
 
     def _compute(

@@ -1,4 +1,6 @@
-"""Comparison of systems on one test set: significance tests of sacreBLEU, confidence intervals, scores by length."""
+"""Comparison of systems on one test set: significance tests of sacreBLEU, confidence intervals, scores by
+length.
+"""
 
 import io
 import math
@@ -14,16 +16,18 @@ from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics
 # The numbers of bootstrap resamples and of randomization trials are sacreBLEU's defaults.
 RESAMPLES = 1000
 TRIALS = 10_000
-# The smallest number of differing sentences for a p-value. If m sentences differ, the randomization test cannot give a
-# p-value below 2 / 2^m, because at least 2 of the 2^m exchanges give the observed difference. This limit is 0.002 for
-# m = 10. sacreBLEU does not count equal differences, and would report p = 0.0001 for m = 1.
+# The smallest number of differing sentences for a p-value. If m sentences differ, the randomization test
+# cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges give the observed difference.
+# The smallest p-value is 0.002 for m = 10. sacreBLEU does not count equal differences, and would report p =
+# 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
-# The largest number of sentences, because sacreBLEU needs 8 bytes per sentence and trial: 1.6 GB for 20,000 sentences.
+# The largest number of sentences, because sacreBLEU needs 8 bytes per sentence and trial: 1.6 GB for 20,000
+# sentences.
 MOST_SENTENCES = 20_000
 # The largest number of words in each bucket except the last one, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
+# Use the colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
@@ -43,7 +47,9 @@ def check_comparable(num_sentences: int) -> None:
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """The indices of the sentences in each bucket of source lengths, by the name of the bucket, such as "11-20" words."""
+    """The indices of the sentences in each bucket of source lengths, by the name of the bucket, such as
+    "11-20" words.
+    """
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
     buckets: dict[str, list[int]] = {name: [] for name in names}
@@ -63,11 +69,12 @@ def compare_systems(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """The scores of all systems, on all sentences and by source length, and p-values against the first system.
+    """The scores of all systems, on all sentences and by source length, and p-values against the first
+    system.
 
-    `systems` has the translations of each system by its name, and `comet` the COMET score of each sentence. sacreBLEU
-    (Post 2018) computes the p-values by paired bootstrap resampling (Koehn 2004) and by paired approximate
-    randomization (Riezler and Maxwell 2005), and the 95 % confidence intervals by the bootstrap.
+    `systems` has the translations of each system by its name, and `comet` the COMET score of each sentence.
+    sacreBLEU (Post 2018) computes the p-values by paired bootstrap resampling (Koehn 2004) and by paired
+    approximate randomization (Riezler and Maxwell 2005), and the 95 % confidence intervals by the bootstrap.
     """
     from tqdm.auto import tqdm
 
@@ -147,7 +154,9 @@ def _add_p_values(
     bootstrap: list[Result],
     randomization: list[Result],
 ) -> None:
-    """Add the p-values to the rows of all systems except the baseline, which is the first system of both results."""
+    """Add the p-values to the rows of all systems except the baseline, which is the first system of both
+    results.
+    """
     by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
     for row, result in zip(rows[1:], bootstrap[1:], strict=True):
         p_values: tuple[Any, Any] = (None, None)
@@ -182,7 +191,9 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
 
 
 def comparison_as_text(results: Mapping[str, Any]) -> str:
-    """The results as tables: for each metric one table of the systems, then one table of scores by source length."""
+    """The results as tables: for each metric one table of the systems, then one table of scores by source
+    length.
+    """
     width = max(len(row["system"]) for row in results["systems"]) + len(" (baseline)")
     keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
     blocks = []
@@ -226,7 +237,8 @@ def _length_table(results: Mapping[str, Any], key: str) -> str:
 
 
 def comparison_picture(results: Mapping[str, Any]) -> bytes:
-    """A PNG with bars: BLEU of each system on all sentences and by source length, with 95 % confidence intervals.
+    """A PNG with bars: BLEU of each system on all sentences and by source length, with 95 % confidence
+    intervals.
 
     `results` is the result of `compare_systems` for at most `len(COLORS)` systems.
     """
@@ -243,7 +255,8 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     for number, name in enumerate(names):
         scores = [group["systems"][number]["bleu"] for group in groups]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
-        # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an underscore.
+        # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
+        # underscore.
         label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
         axes.bar(
             places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]

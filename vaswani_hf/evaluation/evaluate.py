@@ -1,4 +1,6 @@
-"""Evaluation of a model on a test set: BLEU and chrF of its translations, and the perplexity of the references."""
+"""Evaluation of a model on a test set: BLEU and chrF of its translations, and the perplexity of the
+references.
+"""
 
 import math
 import time
@@ -38,7 +40,10 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the perplexity per token for a loss in nats per token. Infinite if a float cannot hold the value."""
+    """exp(loss): the perplexity per token for a loss in nats per token.
+
+    Infinite if a float cannot hold the value.
+    """
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -68,7 +73,8 @@ def evaluate(
         (1, 1)
 
     Args:
-        model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a translator.
+        model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a
+            translator.
         sources (list): The source sentences.
         references (list): The reference translation of each sentence.
         device (str, optional): As in `Translator.from_pretrained`.
@@ -76,17 +82,19 @@ def evaluate(
         quantization (str, optional): As in `Translator.from_pretrained`.
         tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
         lowercase (bool): Ignore case.
-        split_compounds (bool): Split words at hyphens, as the published BLEU scores of WMT 2014 English-German do.
+        split_compounds (bool): Split words at hyphens, as the published BLEU scores of WMT 2014
+            English-German do.
         **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
 
     Returns:
-        dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU; `loss`
-        (nats per token) and `perplexity` of the references, without the pairs that are longer than the model accepts
-        (None if all pairs are longer); `sentences`, `seconds` and `sentences_per_second`; the list `translations`.
+        dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU;
+            `loss` (nats per token) and `perplexity` of the references, without the pairs that are longer than
+            the model accepts (None if all pairs are longer); `sentences`, `seconds` and
+            `sentences_per_second`; the list `translations`.
 
     Raises:
-        ValueError: If there is no such checkpoint, if there are no sentences, if there are more or fewer references
-            than sentences, or if an option has an impossible value.
+        ValueError: If there is no such checkpoint, if there are no sentences, if there are more or fewer
+            references than sentences, or if an option has an impossible value.
         HubError: If a repository cannot be downloaded.
         NotFiniteError: If the model's logits are NaN or infinite.
     """
@@ -95,7 +103,7 @@ def evaluate(
     measured = translate_and_measure(model, sources, references, **options)
     scores = score_translations(
         measured["translations"],
-        # A line of a corpus may end in spaces. They are not part of the sentence.
+        # Remove outer spaces, because a line of a corpus may end in spaces.
         [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
@@ -152,7 +160,7 @@ def translate_test_set(
 
 
 def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score pair after pair. The first pair with logits that are not finite raises an error with its number."""
+    """Score one pair at a time. The first pair with NaN or infinite logits raises an error with its number."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))

@@ -72,9 +72,7 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam of [N, K, T]. `parents` [N, K] are its previous beams. Returns
-        [N, K, V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
 
     def select(self, sentences: torch.Tensor) -> None:
         """Remove all sentences except these [N']."""
@@ -86,15 +84,9 @@ class CandidateSelection(Protocol):
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
         """Choose `search.num_candidates` continuations of the beams. Missing ones have the score `NEG_INF`.
 
-        Args:
-            search (BeamSearch): The search. Its beams have `scores` [N, K], `sequences` [N, K, T] and
-                `parents` [N, K], the indices of the beams of the previous step that they extend. `sentences`
-                [N] are the indices of the sentences in the batch.
-            log_probs (torch.Tensor): Log-probabilities of the next token [N, K, V]. Before the first token
-                [N, 1, V], because all beams are equal.
-
-        Returns:
-            Candidates: The chosen continuations.
+        `search` has the beams: `scores` [N, K], `sequences` [N, K, T] and `parents` [N, K], the previous
+        beams that they extend. `log_probs` are [N, K, V]; [N, 1, V] before the first token, because all beams
+        are equal.
         """
 
 
@@ -104,16 +96,9 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores of translations.
+        """The scores [...] for summed log-probabilities [...] (nats) of `length` new tokens, `</s>` included.
 
-        Args:
-            log_probs (torch.Tensor): Summed log-probabilities [...] (nats).
-            length (int or torch.Tensor): The number of new tokens, including `</s>`.
-            coverage (torch.Tensor, optional): The `coverage_score` [...]. None without a coverage penalty,
-                and when the stopping rule asks for a bound.
-
-        Returns:
-            torch.Tensor: The scores [...].
+        `coverage` [...] is the `coverage_score`, or None.
         """
 
 
@@ -135,15 +120,13 @@ class StoppingRule(Protocol):
 class SearchStrategies:
     """The replaceable parts of a search, for `generate(..., search=SearchStrategies(...))`.
 
-    A part that is None follows from the settings of `generate`.
-
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
             translation must contain. Excludes `candidates` and `stopping_rule`.
         warns_of_unmet (bool): True to warn of phrases that a translation lacks.
-        candidates (CandidateSelection, optional): By default `best_candidates`, or `drawn_candidates` with
-            `do_sample`.
+        candidates (CandidateSelection, optional): By default `best_candidates`; with `do_sample`
+            `drawn_candidates`.
         scorer (Scorer, optional): By default `PenaltyScorer`.
         stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
     """
@@ -165,8 +148,7 @@ class SearchStrategies:
 class SearchTask:
     """A batch to search: what `generate` has prepared, and the strategies."""
 
-    # The model, followed by the other models of the ensemble. `inputs` has the inputs of each model for B
-    # sentences.
+    # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # [B, P] int64, the beginnings of the translations; and [B] int64, the maximum numbers of new tokens.
@@ -192,18 +174,14 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Run the search of `sentences` [N] int64, by default all. Returns the finished search.
-
-        The other arguments are those of `BeamSearch`.
-        """
+        """Run the search of `sentences` [N] int64 (by default all). Returns the finished search."""
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores, so that bounds do not hold. Then count as many results as
-            # transformers.
+            # A processor may raise scores, which breaks the bound. Then count results as transformers does.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -211,8 +189,7 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # Reading may be delayed if a superfluous step has no effect: no sampling, no outputs, no custom
-        # parts.
+        # Reading may be delayed if a superfluous step has no effect.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -265,13 +242,10 @@ class BeamSearch:
         source_mask: [B, S], needed for the coverage.
         processors: Functions that change log-probabilities.
         criteria: Functions that end candidates, in addition to `</s>` and the limits.
-        rows_per_sentence: The number of beams or candidates of a sentence that processors and criteria see in
-        one
-            call; by default all.
+        rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
         excluded: The id of the padding token. No translation contains it.
         reader: Delays reading from the device. None unless a superfluous step has no effect.
-        transformers_compatible: If True, all sentences stay to the end, and each step records the outputs of
-            transformers.
+        transformers_compatible: If True, keep all sentences, and record the outputs of transformers.
     """
 
     def __init__(
@@ -308,8 +282,7 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU first check whether any candidate has ended. If none has, the rest of the step is
-        # unnecessary.
+        # On a CPU first check whether any candidate has ended, to skip the rest of the step.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         # Tokens and numbers of tokens.
@@ -327,8 +300,7 @@ class BeamSearch:
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # [B, K, T, 1]: the tokens. If compatible with transformers [B, K, T, 2]: also the row of each token's
-        # beam.
+        # [B, K, T, 1]: the tokens. For transformers [B, K, T, 2]: also the row of each token's beam.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
@@ -362,11 +334,10 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Search until no step can change the results. `logits` [B, 1 or K, V], one per decoder, are for the
-        first token.
+        """Search until no step can change the results, from the logits [B, 1 or K, V] of each decoder.
 
         `goes_on(is_over)` returns whether another step is necessary. Processes that share one model take
-        equally many steps, so it may be True after this search is over.
+        equally many steps.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -379,6 +350,7 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
+        """Steps 2 to 4 of the head of this file: choose candidates, finish some of them, close sentences."""
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)
@@ -405,18 +377,16 @@ class BeamSearch:
             self.scores = candidates.scores[:, : self.num_beams]
             self.paths = paths[:, : self.num_beams]
             self.parents = candidates.parents[:, : self.num_beams]
-        # Removing sentences copies the other sentences. Remove only if at least an eighth of the sentences is
-        # closed.
+        # Removing sentences copies the others. Remove if at least an eighth of the sentences is closed.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
-        """Whether a candidate has ended, and the number of open sentences; with a reader those of the
-        previous step.
+        """Whether a candidate has ended, and the number of open sentences. Only here a step synchronises.
 
-        This is the only place where a step synchronises with the device.
+        With a reader the two values are those of the previous step.
         """
         trees = [
             decoder.tree
@@ -447,8 +417,7 @@ class BeamSearch:
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The processed log-probabilities [N, K or 1, V], and the unprocessed ones of one class [N, K or 1].
 
-        Before the first token there is one row per sentence, because all beams are equal. If a logit of a row
-        is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
+        If a logit of a row is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -469,11 +438,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...] for processors and criteria.
-
-        Processors may keep a state for each row. Therefore each row keeps its place after other sentences are
-        removed.
-        """
+        """The values [N, K, ...] as rows [B * K, ...]. Rows keep their places when sentences are removed."""
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -529,8 +494,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64: the indices of the kept translations, where 0 to K - 1 are the old translations
-        and K to 2 K - 1 the first K candidates.
+        Returns [N, K] int64, the indices of the kept ones among the K old ones and, after these, the first K
+        candidates.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -549,7 +514,7 @@ class BeamSearch:
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations that `_update_finished_scores` has kept."""
+        """Update the tokens and lengths of the finished translations by the indices `kept`."""
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )
@@ -568,9 +533,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close the sentences whose results are final. Returns the number of open sentences, 0 if the search
-        is over.
-        """
+        """Close sentences with final results. Returns the number of open ones, 0 if the search is over."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -597,12 +560,10 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: tokens [B * R, T], scores [B * R] and beam indices or
-        None.
+        """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
 
-        The beam indices [B * R, T - P] of transformers are the rows of the beams to which the tokens were
-        added, -1 after the end. They are None unless `transformers_compatible` is set. If a sentence has
-        fewer than R translations, the missing ones contain only padding and have the score -inf.
+        Beam indices [B * R, T - P] are those of transformers. Missing translations contain only padding and
+        have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -627,9 +588,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """The token that fills finished rows, as in transformers: `</s>` instead of a `<pad>` of id 0 with
-    beams.
-    """
+    """The token that fills finished rows, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -645,8 +604,7 @@ class StepNumbers:
     # sentences, and for each tree the largest number of living tokens.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # These three find the sentence if the sum is NaN: [N, K or 1] log-probabilities of one class, [N] bool,
-    # [N] int64.
+    # To find a sentence with NaN: [N, K or 1] log-probabilities of one class, [N] bool, [N] int64.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
@@ -663,9 +621,7 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the numbers of this step, or None at the end. Returns those of the previous step, on the
-        CPU.
-        """
+        """Store the numbers of this step (None at the end). Returns those of the previous step."""
         before = self.pending
         event = self.event
         self.pending = None
@@ -681,18 +637,13 @@ class DeferredReader:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """The divisor of a summed log-probability of `length` new tokens (int or torch.Tensor), `</s>` included.
-
-    alpha is `config.length_penalty`. The type "gnmt" gives ((5 + length) / 6)^alpha (Wu et al. 2016, Eq. 14),
-    every other type length^alpha.
-    """
+    """((5 + length) / 6)^alpha for the type "gnmt" (Wu et al. 2016, Eq. 14), else length^alpha."""
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The coverage of Wu et al. 2016, Eq. 14, without its weight: the sum of log(min(attention, 1)) over the
-    source.
+    """The sum of log(min(coverage, 1)) over the source (Wu et al. 2016, Eq. 14), without its weight.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -730,8 +681,7 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # NEG_INF while fewer than `num_counted` translations are finished. Then every translation may
-        # improve.
+        # NEG_INF if fewer than `num_counted` translations are finished. Then every translation may improve.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -797,9 +747,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of the number of classes that is nearest to its square root; 1 if there is no near
-    divisor.
-    """
+    """The divisor of the number of classes nearest to its square root; 1 if no divisor is near."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -871,9 +819,7 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The settings that forbid tokens, with their values, in words. Without any, the names of custom
-    processors.
-    """
+    """The settings that forbid tokens, with their values, as words of a message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
         # transformers derives `min_length` from `min_new_tokens`.

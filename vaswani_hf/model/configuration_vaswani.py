@@ -227,10 +227,10 @@ class VaswaniConfig(PreTrainedConfig):
         ValueError: If a field or a combination of fields is impossible, or a keyword is not a field.
 
     Example:
-        >>> config = VaswaniConfig(vocab_size=8000, d_model=256, encoder_attention_heads=4,
-        decoder_attention_heads=4)
+        >>> from vaswani_hf import VaswaniConfig
+        >>> config = VaswaniConfig(vocab_size=8000, d_model=256)
         >>> config.d_k
-        64
+        32
     """
 
     model_type = "vaswani"
@@ -286,8 +286,7 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Shared embeddings have one vocabulary. transformers assigns `vocab_size` when it resizes the
-        # embeddings.
+        # Resizing shared embeddings assigns `vocab_size` only.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -309,8 +308,7 @@ class VaswaniConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Models check again, because fields may have been assigned
-        since.
+        """Check the combination of all fields. Models check it again.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -357,9 +355,7 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no
-        restriction.
-        """
+        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
@@ -388,8 +384,7 @@ class VaswaniConfig(PreTrainedConfig):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # The code is installed, so do not let transformers ask for `trust_remote_code` because of these
-        # entries.
+        # Drop these entries, or transformers would ask for `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )

@@ -28,15 +28,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 
-# The tree grows by the capacity for this number of steps. If the capacity is used up, unused tokens are
-# removed.
+# The tree grows by this number of steps. When it is full, unused tokens are removed.
 STEPS_PER_CAPACITY = 16
 
 
 class TreeKVCache:
-    """The keys and values of all target tokens of a sentence's beams, each stored once, with a mask for each
-    beam.
-    """
+    """The keys and values of all target tokens of a sentence's beams, with a mask for each beam."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
@@ -56,9 +53,7 @@ class TreeKVCache:
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Reserve memory for prompts; `real` [N, P] bool is False for padding. Returns the masks [N, 1, P, P]
-        or None.
-        """
+        """Reserve memory for prompts; `real` [N, P] is False for padding. Returns the attention masks."""
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
@@ -74,11 +69,9 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for one more token of each beam. Returns for each attention the mask [N, 1, beams,
-        M] or None.
+        """Reserve memory for one more token of each beam, at `positions` [N, 1]. Returns the attention masks.
 
-        `parents` [N, beams] int64 are the indices of the previous beams. `positions` [N, 1] are those of the
-        new tokens.
+        `parents` [N, beams] int64 are the indices of the previous beams.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -101,9 +94,7 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys [N, H, beams, K] and values of new tokens. Returns all M. The caller increases `length`
-        afterwards.
-        """
+        """Add keys [N, H, beams, K] and values of new tokens; returns those of all M tokens in the tree."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -214,9 +205,7 @@ class AttentionStep:
         mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]. `shape` is (N, beams). The mask is
-        additive.
-        """
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
         query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
         if self.is_cross:
             layer = self.source_layers[self.layer_idx]
@@ -234,9 +223,7 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """A decoding step of a `VaswaniDecoderLayer` that `supports_fast_path`, without the overhead of calling
-    modules.
-    """
+    """A decoding step of a `VaswaniDecoderLayer`, without the overhead of calling modules."""
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.pre_norm = layer.pre_norm
@@ -259,9 +246,7 @@ class DecoderLayerStep:
         source_mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]. `shape` is (N, beams). Both masks are
-        additive.
-        """
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
         if self.pre_norm:
             states = self.self_attn(self.self_attn_layer_norm(states), shape, mask).add_(states)
             if self.encoder_attn is not None:
@@ -278,9 +263,7 @@ class DecoderLayerStep:
 
 
 class TreeAttentionDecoder:
-    """The fast decoder: beams of a sentence share a tree of tokens. It computes what `VaswaniDecoder.forward`
-    computes.
-    """
+    """The fast decoder: the beams of a sentence share a tree of tokens."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model = model
@@ -312,9 +295,7 @@ class TreeAttentionDecoder:
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P], equal in all K rows of a sentence, padded on the left. Returns logits
-        [B, 1, V].
-        """
+        """Read the prompts [B * K, P], equal for all beams of a sentence. Returns logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
@@ -333,9 +314,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam of [N, K, T]. `parents` are the previous beams. Returns [N, K,
-        V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -425,8 +404,7 @@ class RowDecoder:
         # True if all beams of a sentence share one row of the source.
         self.shares_sources = False
         if self.is_pair:
-            # A given cache already contains the source for each beam. Models of other classes also need it
-            # so.
+            # A given cache contains the source for each beam, and other models need the source for each beam.
             cache = model_kwargs.get("past_key_values")
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -450,9 +428,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam of [N, K, T]. `parents` are the previous beams. Returns [N, K,
-        V].
-        """
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(

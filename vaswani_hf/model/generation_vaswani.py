@@ -71,7 +71,6 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-
 # Inputs that the search can reduce to the open sentences. With any other input all sentences stay to the end.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
@@ -80,7 +79,6 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
-
 # Arguments of `generate` of transformers that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
@@ -149,20 +147,15 @@ class SearchSettings:
 
 # The default of each setting by its name.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-
 # The settings that this package adds to those of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check the ranges of settings in a dict or a config. Sampling settings are checked only if `do_sample`
-    is set.
-    """
+    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
     ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -361,9 +354,7 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from `<pad>`, and put the decoder's start token before a prompt that lacks
-        it.
-        """
+        """Infer missing masks from `<pad>`. Put the decoder's start token before a prompt."""
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the mask now: later steps of the decoder do not receive the source tokens.
             source_mask = self._infer_source_mask(source)
@@ -525,8 +516,7 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers reads a mask [B, S] at each step and synchronises. It does not read a mask [B, 1, 1,
-        # S].
+        # transformers synchronises to read a mask [B, S] at each step, but not for a mask [B, 1, 1, S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -573,8 +563,7 @@ class SearchMethod:
     """
 
     source: torch.Tensor | None
-    # [B] int64, the maximum number of tokens of each sentence including the prompt; None if the limits are
-    # equal.
+    # [B] int64, the length limit of each sentence, with the prompt; None if the limits are equal.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -693,9 +682,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The maximum number of new tokens by `max_length_a` and `max_length_b`, `</s>` included. None without
-    limit.
-    """
+    """The maximum number of new tokens by `max_length_a` and `max_length_b`; None without a limit."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -843,9 +830,7 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each sentence at its own limit. `lengths` [B] int64 are maximum numbers of tokens, prompts
-    included.
-    """
+    """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
 
     # transformers pads finished rows only if a criterion has this attribute.
     eos_token_id = None
@@ -860,8 +845,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Finds rows of sampling that have no possible next token, without synchronising at each step.
 
-    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the last step.
-    With `at_once` the failing step itself raises the error.
+    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the
+    last step. With `at_once` the failing step itself raises the error.
     """
 
     def __init__(self, at_once: bool = False):

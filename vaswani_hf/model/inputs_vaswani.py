@@ -61,15 +61,14 @@ def option(
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
     """Raise an error if a value is impossible for its field in the dataclass `kind`.
 
-    `values` is a mapping or an object. A missing value and None are valid. The `ValueError` names the option,
-    the permitted values, and the value.
+    A missing value and None are valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:
             continue
         value = value_of(values, declared.name)
         if value is not None and not _is_possible(value, declared):
-            raise ValueError(f"`{declared.name}` must be {_words(declared)}, but is {value!r}.")
+            raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
 
 
 def value_of(settings: Any, name: str) -> Any:
@@ -102,7 +101,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
     return limits["most"] is None or value <= limits["most"]
 
 
-def _words(declared: Field) -> str:
+def _permitted_values(declared: Field) -> str:
     """The permitted values of a field as words that follow "must be"."""
     limits = declared.metadata
     if limits["choices"]:
@@ -160,9 +159,7 @@ class InvalidInput:
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """The result of `read(*args)`. If the call raises one of `LINE_ERRORS`, the error as an
-    `InvalidInput`.
-    """
+    """The result of `read(*args)`, or an `InvalidInput` if it raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -181,7 +178,7 @@ def has_text(request: Any) -> bool:
     return isinstance(request, Request) and not request.text.isspace() and request.text != ""
 
 
-def requests_of(
+def make_requests(
     lines: Iterable[str],
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
@@ -197,7 +194,7 @@ def requests_of(
         for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
             if value is missing:
                 raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
-        yield try_parse(_request, number, line, prefix, of_line)
+        yield try_parse(_make_request, number, line, prefix, of_line)
     for name, given, rest in (
         ("target_prefixes", target_prefixes, prefixes),
         ("must_contain", must_contain, phrases),
@@ -208,7 +205,7 @@ def requests_of(
             )
 
 
-def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
+def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
     """The request of line `number`. None means no constraint."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
@@ -222,7 +219,7 @@ def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
         raise type(error)(f"Line {number:,}: {error}") from error
 
 
-def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
+def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
     """The pairs of a source and a target. Raises an error if their numbers differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
@@ -234,7 +231,7 @@ def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[A
         yield pair
 
 
-def refuse_one_text(name: str, texts: Any) -> None:
+def check_iterable_of_texts(name: str, texts: Any) -> None:
     """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError(
@@ -243,9 +240,7 @@ def refuse_one_text(name: str, texts: Any) -> None:
 
 
 def check_text(text: Any, name: str) -> None:
-    """Raise an error if `text` is not a str, or cannot be encoded as UTF-8. The message begins with
-    `name`.
-    """
+    """Raise an error about `name` if `text` is not a str or cannot be encoded as UTF-8."""
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
     try:

@@ -50,8 +50,7 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
     """The target probabilities of the reference token and of each other class (Section 5.4), for smoothing e.
 
-    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor. The form "torch" is 1-e+e/V and e/V, as in
-    PyTorch.
+    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor; "torch" is 1-e+e/V and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -64,7 +63,7 @@ def rows_per_chunk(device_type: str, num_classes: int) -> int:
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
 
-def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+def _loss_divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
     if num_items is None:
         num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
@@ -86,7 +85,7 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
-    return total / _divisor(labels, num_items)
+    return total / _loss_divisor(labels, num_items)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -161,20 +160,18 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """The loss (float32 scalar, nats per token) of decoder states, with the logits of few tokens in memory at
-    a time.
+    """The loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a time.
 
-    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Labels of
-    -100 are ignored. The sum is divided by `num_items` (tokens), by default the number of labels.
-    `target_probabilities` explains smoothing and form. `excluded` is a class without probability. The result
-    is differentiable once.
+    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
+    ignored. The sum is divided by `num_items` (tokens), by default the number of labels. `excluded` is a
+    class without probability. The result is differentiable once.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     states = hidden_states.flatten(0, -2)  # [N, D]
     labels = labels.to(hidden_states.device).flatten()  # [N]
     valid = labels != IGNORED_LABEL
-    divisor = _divisor(labels, num_items)
+    divisor = _loss_divisor(labels, num_items)
     if needs_sync(states) or is_tracing(states):
         states = states.masked_fill(~valid[:, None], 0.0)
         labels = labels.clamp(min=0)

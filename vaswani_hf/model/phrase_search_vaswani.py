@@ -1,5 +1,4 @@
-"""Search for translations that contain given phrases: grid beam search (Hokamp and Liu 2017, arXiv
-1704.07138).
+"""Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its
@@ -45,9 +44,7 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict another setting. `reason` is a clause with
-    the reason.
-    """
+    """The phrases of a sentence (lists of token ids) contradict a setting; `reason` is a clause."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -63,9 +60,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The setting, `bad_words_ids` or `suppress_tokens`, that forbids some of the tokens, in words; None if
-    none does.
-    """
+    """The setting that forbids some of the tokens, in words; None if no setting does."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -76,9 +71,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice; None if there is none, or if `size` is 0 or
-    None.
-    """
+    """The first n-gram of `size` tokens that occurs twice; None if there is none or no `size`."""
     if not size:
         return None
     seen = set()
@@ -101,7 +94,7 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
     return sum(len(phrase) for phrase in phrases)
 
 
-def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
+def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
     """The length of the longest beginning of the phrase with which the tokens end."""
     for length in range(min(len(phrase), len(tokens)), 0, -1):
         if phrase[:length] == tokens[len(tokens) - length :]:
@@ -131,51 +124,42 @@ class PhraseTables:
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
-    def begun(self, prompts: torch.Tensor) -> torch.Tensor:
+    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
         """The matches [B, 1, F, L + 1] of the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
         for tokens in prompts.unbind(dim=1):
-            matches = self.advanced(sentences, matches, tokens[:, None, None]).squeeze(2)
+            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
         return matches
 
-    def advanced(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches [N, K, F, L + 1]
-        before.
-        """
+    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches before."""
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
         is_there = matches & self.is_whole[sentences].unsqueeze(1)
         return matches_after | is_there.unsqueeze(2)
 
-    def progress(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of tokens of each phrase that are matched; all if the phrase is
-        contained.
-        """
+    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
+        """[..., F] int64: the number of matched tokens of each phrase; all if it is contained."""
         return (matches * self.numbers).amax(dim=-1)
 
-    def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases.
-
-        That is the number of tokens of the missing phrases, less the matched tokens of the phrase with most
-        of them.
-        """
+    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
         lengths = self.lengths[sentences][:, None, None]
-        progress = self.progress(matches)  # [N, K, O, F]
+        progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
         """[N, K, F]: the next token of each phrase; -1 if the phrase is contained."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
-        return tokens.gather(3, self.progress(matches).unsqueeze(3)).squeeze(3)
+        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for translations with phrases: `num_kept` beams for each number of missing
-    tokens.
+    """The candidate selection for phrases: `num_kept` beams for each number of missing tokens.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -190,22 +174,23 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens to consider: some end the beam, others continue or restart
-        # phrases.
+        # The number of most probable tokens to consider; some end a beam or restart phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
-        self.capacity = _capacity(task.limits, task.prompt.shape[1], config)  # [B]
+        self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
         # The state of each beam of each sentence, including closed sentences.
-        self.matches = self.tables.begun(task.prompt).repeat(1, config.num_beams, 1, 1)  # [B, K, F, L + 1]
+        self.matches = self.tables.match_prompts(task.prompt).repeat(
+            1, config.num_beams, 1, 1
+        )  # [B, K, F, L + 1]
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
         matches = self.matches[search.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
             before = gather_beams(matches, search.parents)
-            matches = self.tables.advanced(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
+            matches = self.tables.advance(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
             self.matches[search.sentences] = matches
         scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
         parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
@@ -219,9 +204,9 @@ class PhraseCandidates(CandidateSelection):
         chosen = chosen[:, :width]
         is_nothing = order[:, :width] == 2
         return Candidates(
-            _filled(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
-            _filled(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
-            _filled(
+            _pad_columns(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
+            _pad_columns(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
+            _pad_columns(
                 tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
                 width,
                 max(search.fill, 0),
@@ -231,11 +216,7 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard.
-
-        Of the finished options the best complete ones are kept, and of the continuing options the best ones
-        for each number of missing tokens.
-        """
+        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard."""
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
@@ -251,8 +232,7 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The possible continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1,
-        O].
+        """The continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
         Options that leave too little room for the missing phrases get the score 2 * NEG_INF.
         """
@@ -270,14 +250,14 @@ class PhraseCandidates(CandidateSelection):
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
         is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
-        missing = self.tables.missing(sentences, self.tables.advanced(sentences, matches, tokens))
+        missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
         return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
 
 
-def _filled(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
+def _pad_columns(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
     return nn.functional.pad(values, (0, width - values.shape[1]), value=value)
 
 
@@ -287,9 +267,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if the phrases are not lists of lists of token ids, or if another setting forbids
-    them.
-    """
+    """Raise an error if phrases are not lists of token ids, or if another setting forbids them."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -333,9 +311,8 @@ def search_again(
 ) -> BeamSearch:
     """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases. Most of its translations contain their phrases already.
-    If no translation with all phrases is found, phrases are added in their order as far as possible. If not
-    even one phrase is possible, the sentence keeps its result.
+    `search` is the finished search without phrases. If no translation with all phrases is found, phrases are
+    added in their order as far as possible.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -370,7 +347,7 @@ def _grid_search(
     """Search the sentences in `wanted` with their phrases. The other sentences keep their results."""
     num_sentences = len(task.prompt)
     device = task.prompt.device
-    phrases = _fitting(task, config, wanted)
+    phrases = _fit_phrases_of_batch(task, config, wanted)
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
@@ -383,7 +360,7 @@ def _grid_search(
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
-    inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
+    inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
     found = replace(task, inputs=inputs).run(
         grid,
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
@@ -393,11 +370,11 @@ def _grid_search(
         rows_per_sentence=config.num_beams,
     )
     if search.may_remove_sentences:
-        _take_over(found, sentences, search)
+        _copy_results(found, sentences, search)
     return found
 
 
-def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
+def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
     """Copy the results of an `earlier` search for sentences that were not `searched` [N] again."""
     others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
     others[searched] = False
@@ -412,16 +389,14 @@ def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -
     found.finished_lengths[others, beams] = earlier.finished_lengths[others]
 
 
-def _fitting(
+def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence its wanted phrases. If they do not fit, one sequence in which they overlap, or an
-    error.
-    """
-    capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
+    """For each sentence its wanted phrases, overlapped if necessary; or an error."""
+    capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
-        fitting = _fitting_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
+        fitting = _fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
         if fitting is None:
             end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
             raise PhraseError(
@@ -434,48 +409,40 @@ def _fitting(
     return phrases
 
 
-def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """[B] the number of tokens for phrases within `limits` [B]; one less if a setting forces the last
-    token.
-    """
+def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
+    """[B] the number of tokens that phrases may have; one less if a setting forces the last token."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fitting_phrases(
+def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit. Otherwise one sequence in which they overlap, or None if that is too long
-    too.
-    """
+    """The phrases if they fit, else one sequence in which they overlap, else None."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
-    if _num_missing(missing, prompt) <= capacity:
+    if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases
-    row = _shortest_row(missing)
-    return [row] if _num_missing([row], prompt) <= capacity else None
+    row = _shortest_sequence(missing)
+    return [row] if _num_missing_tokens([row], prompt) <= capacity else None
 
 
-def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """The number of tokens that a translation with this prompt needs at least to contain all missing
-    phrases.
-    """
+def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
+    """The number of tokens that the prompt still needs to contain all missing phrases."""
     return num_tokens(missing) - max(
-        (_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
+        (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
     )
 
 
-def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence that contains all phrases. Of more than six phrases only the given order is
-    tried.
-    """
+def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shortest sequence with all phrases. Of more than six only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
         row: tuple[int, ...] = ()
         for phrase in order:
             if not contains(row, phrase):
-                row += phrase[_longest_beginning(phrase, row) :]
+                row += phrase[_longest_matching_beginning(phrase, row) :]
         rows.append(row)
     return min(rows, key=len)
 
@@ -494,9 +461,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Warn of each sentence whose best translation lacks a phrase. `unmet` is the result of
-    `unmet_phrases`.
-    """
+    """Warn of each sentence whose best translation lacks a phrase."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(
@@ -505,12 +470,10 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
             )
 
 
-def _selected(
+def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N] int64, with the number of beams of another
-    config.
-    """
+    """The inputs of a model for the sentences `kept` [N], with another number of beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

@@ -1,5 +1,4 @@
-"""`pipeline("translation", model=...)`: the pipeline task that transformers 5 removed, for all
-encoder-decoder models.
+"""`pipeline("translation", model=...)`, the task that transformers 5 removed.
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to the dicts of the pipeline. It behaves like the pipeline of transformers 4.
@@ -45,20 +44,13 @@ class TranslationPipeline(Pipeline):
     A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
     `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
     tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
-
-    Example:
-        >>> from transformers import pipeline
-        >>> translator = pipeline("translation", model="checkpoints/numbers")
-        >>> translator("one hundred and three")
-        [{'translation_text': '...'}]
     """
 
     model: Any
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings, because `Pipeline` does so differently in different
-    # versions.
+    # The translator resolves generation settings: `Pipeline` differs between versions.
     _pipeline_calls_generate = False
 
     def __init__(
@@ -117,11 +109,10 @@ class TranslationPipeline(Pipeline):
 
         Returns:
             list or Iterator: For a text a list of its R translations. For a sequence a list with one
-            translation per
-                text, or one list per text if R is not 1. For other iterables an iterator of lists. There are
-                fewer than R translations if the search finds fewer. A translation is a dict with
-                `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict also
-                contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
+                translation per text, or one list per text if R is not 1. For other iterables an iterator of
+                lists. There are fewer than R translations if the search finds fewer. A translation is a dict
+                with `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict
+                also contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
                 translation lacks phrases of `must_contain`, the dict contains `unmet_phrases`.
 
         Raises:
@@ -159,6 +150,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
+        """Translate windows of texts. Yields for each text the list of its results."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -188,6 +180,7 @@ class TranslationPipeline(Pipeline):
         return {"requests": [input_ if isinstance(input_, Request) else Request(input_)]}
 
     def _forward(self, model_inputs, **settings):
+        """Convert the arguments of the call to `TranslationOptions`, and call the translator."""
         ensemble = settings.pop("ensemble", None)
         translator = BaseTranslator(
             self.model,
@@ -271,21 +264,21 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
             f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
         )
     if _is_one_text(inputs):
-        prefixes = _column("target_prefix", target_prefix, str, "", None)
-        phrases = _column("must_contain", must_contain, (list, tuple), (), None)
+        prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
+        phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), None)
         return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
-    prefixes = _column("target_prefix", target_prefix, str, "", num_texts)
-    phrases = _column("must_contain", must_contain, (list, tuple), (), num_texts)
+    prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
+    phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
     # Use `map`, because an iterable of texts may have no end.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
 
-def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
-    """An iterable with one constraint per text, from one constraint for all texts or a list with one per
-    text.
-    """
+def _one_constraint_per_text(
+    name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
+) -> Iterable[Any]:
+    """One constraint per text, from one for all texts or a list with one per text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):

@@ -1,5 +1,4 @@
-"""Rules for texts, without a model: where sentences end, which words are aligned, whether a text repeats
-itself.
+"""Rules for texts, without a model: sentences, alignment of words, and loops.
 
 Sentences. The rules know abbreviations, initials, ordinals and quotation marks of European languages and the
 full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed boundary only
@@ -48,8 +47,7 @@ _SPACED_ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 
-# Words that begin a new sentence after an initial, acronym or Roman numeral: "the U.S.", "Plan B.", "Karl
-# V.".
+# Words that begin a sentence after an initial or Roman numeral: "the U.S.", "Plan B.".
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
@@ -86,12 +84,10 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The N sentences of a text, and the N + 1 separators (white space) around them. A line break ends a
-    sentence.
+    """The N sentences of a text and the N + 1 white spaces around them. A line break ends a sentence.
 
     `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. Sentences are not
-    empty and have no surrounding white space. The separator between two Chinese or Japanese sentences is
-    empty.
+    empty and have no surrounding white space.
     """
     sentences: list[str] = []
     separators = [""]
@@ -111,8 +107,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences and N + 1 separators, such as the translations of sentences of
-    `split_sentences`.
+    """The text of N sentences and the N + 1 white spaces around them, the inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.
@@ -175,9 +170,7 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """For each character position the index of the word at or after it; -1 if there is none, and for position
-    -1.
-    """
+    """For each character position the index of the word at or after it; -1 for none."""
     # For each character, and for the end, the number of words that end before it.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
@@ -201,8 +194,7 @@ def target_word_indices(
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # If the last token is the first part of a character, the decoded text ends with a replacement
-        # character.
+        # A token that ends inside a character is decoded to a replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -248,9 +240,7 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """An alignment in Pharaoh format, such as "0-0 1-2 2-1": pairs source word - target word, counted from
-    0.
-    """
+    """An alignment in Pharaoh format: "0-0 1-2 2-1", pairs source word - target word."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
@@ -260,8 +250,7 @@ def shift_alignment(alignment: str, num_target: int) -> str:
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
-# The minimum number of repeats in a row of a loop. Normal text repeats a word three times ("very very very"),
-# but not a phrase.
+# The minimum number of repeats in a loop. Normal text repeats a word three times ("very very very").
 _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
@@ -269,8 +258,7 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The longest repeated unit to look for (words or characters). The limit makes the time grow linearly with the
-# text.
+# The longest repeated unit (words or characters). The limit keeps the time linear in the length.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.

@@ -54,14 +54,14 @@ from .inputs_vaswani import (
     LINE_ERRORS,
     InvalidInput,
     Request,
+    check_iterable_of_texts,
     check_options,
     check_text,
+    make_requests,
     option,
-    pairs_of,
-    refuse_one_text,
-    requests_of,
     try_parse,
     unwrap,
+    zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
 from .text_rules_vaswani import (
@@ -80,23 +80,17 @@ logger = logging.get_logger(__name__)
 
 # A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
 TOKENIZING = threading.RLock()
-
 # The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
-
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-
 # The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
 # the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
 # itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
-
 _LENGTHS = {"max_new_tokens", "max_length"}
-
 # The options of `score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
-
 _TAG = re.compile(r">>\S+?<<")
 
 # Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
@@ -187,8 +181,7 @@ class Segment:
     text: str
     # [S], `</s>` last.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, -1 for none. Empty if nothing needs the
-    # words.
+    # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -205,8 +198,7 @@ class Segment:
 class Hypothesis:
     """A translation of a segment, as the search returns it."""
 
-    # [T] without the decoder's start token. Forced tokens come first. `</s>` is last if the search reached
-    # it.
+    # [T] without the start token; forced tokens first; `</s>` last if the search reached it.
     token_ids: list[int]
     # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
     num_forced: int = 0
@@ -251,8 +243,8 @@ class Translation:
         tokens (list): The tokens (str), including `</s>`, without forced tokens.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
-        alignment (str): For each word the source word with the highest attention, in Pharaoh format: "0-0
-            1-2". Each pair is source word - target word. Words count from 0.
+        alignment (str): For each word the source word with the highest attention, in Pharaoh format,
+            such as "0-0 1-2". Each pair is source word - target word, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped. The translation is then empty.
@@ -378,11 +370,11 @@ class BaseTranslator:
             ("must_contain", must_contain),
         ):
             if texts is not None or name == "lines":
-                refuse_one_text(name, texts)
+                check_iterable_of_texts(name, texts)
         chosen = TranslationOptions.of(**options)
         if _gives_records(chosen):
             chosen = replace(chosen, return_scores=True)
-        return self.translate_requests(requests_of(lines, target_prefixes, must_contain), chosen)
+        return self.translate_requests(make_requests(lines, target_prefixes, must_contain), chosen)
 
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
@@ -401,16 +393,13 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request a list of translations, best first. It may be shorter than
-        `num_return_sequences`.
-        """
+        """For each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Seed each window by its line number. Then a resumed run and parallel processes draw the
-                # same.
+                # Seed by the line number, so that resumed runs and parallel processes draw the same.
                 self.backend.seed(options.seed + first_line)
             # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
@@ -419,36 +408,35 @@ class BaseTranslator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window. A subclass may choose the dtype of its backend here; this class does
-        nothing.
-        """
+        """Called before each window, so that a subclass may choose its dtype. Does nothing here."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7 for a list of (line number, request): for each request its translations, best
-        first.
-        """
+        """Steps 1 to 7: for each (line number, request) its translations, best first."""
         requests = [request for _, request in lines]
+        # Steps 1 to 3: split, tokenize, cut, and attach constraints.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
+        # Steps 4 and 5: search, and search again for loops.
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
-            self._mend_loops(segments, hypotheses, options)
+            self._search_loops_again(segments, hypotheses, options)
+        # Steps 6 and 7: score, and join the segments of each text.
         if options.is_scored:
-            of_segments = iter(self._scored(segments, hypotheses, options))
+            of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
         else:
-            of_segments = map(_unscored, segments, hypotheses)
+            of_segments = map(_without_scores, segments, hypotheses)
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
             if of_text:
                 translations = _joined(list(islice(of_segments, len(of_text))), separators)
             else:
-                translations = self._blank(request, separators, options)
+                translations = self._translate_blank_text(request, separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
@@ -513,9 +501,7 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: texts as segments. `words` are set if the tokenizer is fast and alignment or cutting needs
-        them.
-        """
+        """Step 2: texts as segments. `words` are set only if alignment or cutting needs them."""
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -547,9 +533,7 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Number the words of all sentences from the beginning of the text. The text contains the tag only
-        once.
-        """
+        """Number the words of all sentences from the beginning of the text."""
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -560,9 +544,7 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the segment's
-        tag.
-        """
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with its tag."""
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -593,9 +575,7 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: the first segment gets the target prefix. Each phrase of the request goes to one
-        segment.
-        """
+        """Step 3: the first segment gets the target prefix, and each phrase goes to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -626,28 +606,26 @@ class BaseTranslator:
         # The translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
-    def _mend_loops(
+    def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: replace loops by the results of a second search that forbids repetition, unless these loop
-        too.
-        """
+        """Step 5: search looping segments again without repetition, and keep results without loops."""
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
             may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
-            if may_mend and _loops(segment, found[0]):
+            if may_mend and _is_looping(segment, found[0]):
                 rows_of_size.setdefault(size, []).append(row)
         for size, rows in rows_of_size.items():
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
             for row, found in zip(rows, mended, strict=True):
-                if not _loops(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
                     hypotheses[row] = found
 
     # Steps 6 and 7: from hypotheses to translations of texts.
 
-    def _scored(
+    def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Step 6: for each segment its translations with scores."""
@@ -675,7 +653,7 @@ class BaseTranslator:
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
-    def _blank(
+    def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
         """The translations of a text without words: the target prefix, or the white space of the text."""
@@ -715,11 +693,11 @@ class BaseTranslator:
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
-        refuse_one_text("sources", sources)
-        refuse_one_text("targets", targets)
+        check_iterable_of_texts("sources", sources)
+        check_iterable_of_texts("targets", targets)
         given = {name: value for name, value in options.items() if value is not None}
         chosen = TranslationOptions.of(return_scores=True, **given)
-        return self._score_pairs(pairs_of(sources, targets), chosen)
+        return self._score_pairs(zip_pairs(sources, targets), chosen)
 
     def _score_pairs(
         self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions
@@ -749,7 +727,7 @@ class BaseTranslator:
                     f"but has {length}."
                 )
             hypotheses.append([Hypothesis(ids, text=target)])
-        return [translation for (translation,) in self._scored(segments, hypotheses, options)]
+        return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
         given = (options.generate, self.backend.generation_config)
@@ -766,12 +744,12 @@ class BaseTranslator:
         """Settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
-        defaults = _unset(
+        defaults = _without_set_names(
             DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings}
         )
         if self.backend.max_positions is not None:
             defaults.pop("max_new_tokens", None)
-        return {**_unset({**self.task_settings, **defaults}, settings), **settings}
+        return {**_without_set_names({**self.task_settings, **defaults}, settings), **settings}
 
 
 def _gives_records(options: TranslationOptions) -> bool:
@@ -803,10 +781,9 @@ def results_of_lines(
 ) -> Iterator[Any]:
     """The result of each line of a window. A bad line does not affect the results of other lines.
 
-    `read(line, number)` converts a line to an input of `find`. `find(inputs)` returns a result for each
-    input; it is called once if it raises no error. With `on_error="skip"` the result of a bad line is a
-    `Translation` with an `error`. With "fail" the error of the first bad line is raised after the results of
-    the lines before it. The attribute `line_number` of the error is the number of the line.
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
+    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" its error is raised after
+    the results of the lines before it, with the number of the line as `line_number`.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -817,12 +794,12 @@ def results_of_lines(
             errors[number] = error
             if on_error == "fail":
                 break
-    found = _results(good, find, on_error)
+    found = _find_or_bisect(good, find, on_error)
     for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _failed(errors[number], number, on_error) if number in errors else next(found)
+        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
 
 
-def _results(
+def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
     """The results of lines. If `find` raises an error, try each half of the lines to isolate the bad line."""
@@ -830,23 +807,23 @@ def _results(
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:
         if len(lines) == 1:
-            yield _failed(error, lines[0][0], on_error)
+            yield _skip_or_raise(error, lines[0][0], on_error)
             return
         half = len(lines) // 2
-        yield from _results(lines[:half], find, on_error)
-        yield from _results(lines[half:], find, on_error)
+        yield from _find_or_bisect(lines[:half], find, on_error)
+        yield from _find_or_bisect(lines[half:], find, on_error)
     else:
         yield from found
 
 
-def _failed(error: Exception, number: int, on_error: str) -> Translation:
+def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
     if on_error == "skip":
         return Translation("", error=" ".join(str(error).split()))
     error.line_number = number  # type: ignore[attr-defined]
     raise error
 
 
-def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -855,16 +832,14 @@ def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Batches of indices of pieces, longest first. A batch holds at most `tokens_per_batch` tokens, or one
-    piece.
-    """
+    """Batches of indices, longest pieces first, each with at most `tokens_per_batch` tokens."""
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
 
 
-def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
+def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
     """The translations of a segment, without scores."""
     translations = []
     for hypothesis in hypotheses:
@@ -882,14 +857,12 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None
     return unmet or None
 
 
-def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
+def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
     return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from the translations of its parts: first the best of each part, and so
-    on.
-    """
+    """The translations of a text, from the translations of its parts with the same rank."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -897,9 +870,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The checkpoint's generation config, with the settings of a call that affect the score of a
-    translation.
-    """
+    """The checkpoint's generation config, with the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -1048,9 +1019,7 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not fit a Vaswani model. The model may have more classes than the
-    tokenizer.
-    """
+    """Raise an error if tokenizers do not fit a Vaswani model. Spare classes are permitted."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -1100,10 +1069,8 @@ class Backend(Protocol):
     ) -> list[list[Hypothesis]]:
         """For each of B segments of similar lengths its hypotheses, best first.
 
-        `settings` are arguments of `generate`. The checkpoint's value replaces a missing setting.
-        `with_attention` asks a backend whose `score` cannot compute the attention to store the attention in
-        the hypotheses. If the logits of a segment are not finite, or its settings contradict each other, a
-        `SentenceError` names its text.
+        `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
+        `score` cannot compute the attention. A `SentenceError` names the text that cannot be searched.
         """
         ...
 
@@ -1113,8 +1080,8 @@ class Backend(Protocol):
         """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
 
         The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, averaged over heads. If the logits of a segment are
-        not finite, a `NotFiniteError` names its text.
+        cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
+        text whose logits are not finite.
         """
         ...
 
@@ -1161,7 +1128,7 @@ class PyTorchBackend:
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
-        prompts = _prompts(segments)
+        prompts = _prompts_of(segments)
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
@@ -1209,7 +1176,7 @@ class PyTorchBackend:
             if not self._is_vaswani:
                 raise ValueError(
                     f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
-                    "knows no phrases."
+                    "does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # The translator warns of unmet phrases, because it knows the number of the line.
@@ -1227,16 +1194,16 @@ class PyTorchBackend:
 
     def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
         """`input_ids` and `attention_mask` [B, S] int64, on the model's device."""
-        ids, mask = _padded([segment.token_ids for segment in segments], self.model.config.pad_token_id or 0)
+        ids, mask = _pad_rows(
+            [segment.token_ids for segment in segments], self.model.config.pad_token_id or 0
+        )
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, with a mask if there is
-        padding.
-        """
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
-        ids, mask = _padded(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
         arguments = {"decoder_input_ids": ids.to(self.model.device)}
         if not bool(mask.all()):
             arguments["decoder_attention_mask"] = mask.to(self.model.device)
@@ -1301,7 +1268,7 @@ class PyTorchBackend:
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """For each hypothesis its log-probabilities and attention, see `Backend.score`."""
-        labels, _ = _padded([hypothesis.token_ids for hypothesis in hypotheses], 0)
+        labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
         decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
@@ -1320,10 +1287,8 @@ class PyTorchBackend:
         return scores
 
 
-def _prompts(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: the language, if any, and the target
-    prefix.
-    """
+def _prompts_of(segments: list[Segment]) -> list[list[int]]:
+    """For each segment the tokens that its translation begins with: language and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
@@ -1332,10 +1297,10 @@ def _prompts(segments: list[Segment]) -> list[list[int]]:
     return [[*first, *segment.prefix] for segment in segments]
 
 
-def _padded(rows: list[list[int]], fill: int, on_the_left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and a mask of the same shape that is 0 for
-    padding.
-    """
+def _pad_rows(
+    rows: list[list[int]], fill: int, on_the_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]
@@ -1363,8 +1328,8 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 def _name_text(error: Any, segments: list[Segment]) -> None:
     """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
 
-    Test for attributes instead of the class. transformers may load the code of a checkpoint twice, for the
-    model and for the pipeline, and then there are two classes of the same name.
+    Test for attributes, because transformers may load a class of errors twice: for the model and for the
+    pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:

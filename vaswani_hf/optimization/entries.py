@@ -1,7 +1,8 @@
 """The classes of the entries of the tables of optimizers, schedules and regularisers.
 
-An entry declares its keys as the fields of a settings class. These fields become keys of the section `training` of a
-recipe (see section.py). If two entries share a key, their settings classes inherit the key from one class.
+An entry declares its keys as the fields of a settings class. These fields become keys of the section
+`training` of a recipe (see section.py). If two entries share a key, their settings classes inherit the key
+from one class.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from ..settings.sections import ModelSettings
 class BuildOptimizer(Protocol):
     """A function that makes an optimizer for a model.
 
-    `settings` is the section `training` of a recipe. `bf16` is True if the run computes in bfloat16. The function need
-    not set the learning rate, because the schedule sets it before each step.
+    `settings` is the section `training` of a recipe. `bf16` is True if the run computes in bfloat16. The
+    function need not set the learning rate, because the schedule sets it before each step.
     """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
@@ -36,8 +37,8 @@ class Optimizer:
         name (str): The value of `training.optimizer`.
         build (BuildOptimizer): Makes the optimizer for a model.
         settings (type): The class with the keys of the optimizer in the section `training`.
-        needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights or
-            gradients.
+        needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights
+            or gradients.
     """
 
     name: str
@@ -63,8 +64,8 @@ class Schedule:
         rate (Rate): Computes the learning rate of a step.
         settings (type): The class with the keys of the schedule in the section `training`.
         rate_key (str): The key that scales all rates. If a run diverges, its error advises to lower the key.
-        depends_on_length (bool): True if the rates depend on the number of steps of the run. Then a finished run
-            cannot be continued for more steps.
+        depends_on_length (bool): True if the rates depend on the number of steps of the run. Then a finished
+            run cannot be continued for more steps.
     """
 
     name: str
@@ -78,7 +79,8 @@ class RegularizedLoss(Protocol):
     """The loss that a run computes instead of the loss of the model.
 
     `wrapped` is the model with its wrappers for distributed training. All sums over tokens are divided by
-    `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T] int64.
+    `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
+    int64.
     """
 
     def __call__(
@@ -111,11 +113,11 @@ class Regularizer:
         settings (type): The class with the keys of the regulariser in the section `training`.
         strength (str): The key that turns the regulariser on if its value is not 0.
         num_passes (int): The number of forward passes over a batch that are computed at the same time.
-        needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards weights or
-            gradients.
+        needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
+            weights or gradients.
         needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys.
-        check (Callable): Receives the sections `training` and `model` of a recipe that turns the regulariser on.
-            Raises a ValueError if the regulariser has no effect with these settings.
+        check (Callable): Receives the sections `training` and `model` of a recipe that turns the regulariser
+            on. Raises a ValueError if the regulariser has no effect with these settings.
     """
 
     name: str

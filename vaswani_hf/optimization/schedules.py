@@ -1,7 +1,7 @@
 """The learning rate schedules, and the scheduler that applies a schedule to an optimizer.
 
-The learning rate of a step depends only on the recipe and the number of the step. All schedules are in this file,
-because each schedule is short. A new schedule is a function and an entry of `SCHEDULES`.
+The learning rate of a step depends only on the recipe and the number of the step. All schedules are in this
+file, because each schedule is short. A new schedule is a function and an entry of `SCHEDULES`.
 """
 
 import math
@@ -20,7 +20,8 @@ class PaperSettings(Settings):
     """The key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
-    """A factor for all learning rates of the paper's schedule, which follow from `d_model` and `warmup_steps`."""
+    """A factor for all learning rates of the paper's schedule, which follow from `d_model` and
+    `warmup_steps`."""
 
 
 class HighestRateSettings(Settings):

@@ -14,7 +14,10 @@ from .schedules import SCHEDULES
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """A class with the fields of all entries. Required fields are optional here, because another entry may be selected."""
+    """A class with the fields of all entries.
+
+    Required fields are optional here, because another entry may be selected.
+    """
     fields: dict[str, Any] = {}
     for entry in entries:
         for key, field in entry.settings.model_fields.items():
@@ -32,7 +35,9 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 
 
 class TrainingSettings(_EntryKeys):
-    """The settings of the training. If `TrainingArguments` of transformers has a setting, the key has its name.
+    """The settings of the training.
+
+    If `TrainingArguments` of transformers has a setting, the key has its name.
 
     Code outside an entry must not read the keys of the entry, because another entry may be selected.
     """
@@ -57,17 +62,19 @@ class TrainingSettings(_EntryKeys):
     max_grad_norm: float = Field(0.0, ge=0)
     """The largest norm of the gradient. A larger gradient is scaled down to this norm. 0 turns this off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
-    """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final checkpoint
-    use the average. Null computes no average."""
+    """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
+    checkpoint use the average. Null computes no average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" computes in bfloat16 if the processor or GPU multiplies bfloat16 in hardware and the
-    model is large enough for a faster step. The run records the decision as true or false."""
+    """Compute in bfloat16. "auto" computes in bfloat16 if the processor or GPU multiplies bfloat16 in
+    hardware and the model is large enough for a faster step. The run records the decision as true or
+    false."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
-    """Save memory: do not store the activations of the layers, but compute them again in the backward pass."""
+    """Save memory: do not store the activations of the layers, but compute them again in the backward pass.
+    """
     logging_steps: int = Field(50, gt=0)
     """The number of steps between two lines of the log."""
     eval_steps: int = Field(500, gt=0)
@@ -77,16 +84,17 @@ class TrainingSettings(_EntryKeys):
     save_total_limit: int = Field(5, gt=0)
     """The number of checkpoints that are kept. Older checkpoints are deleted."""
     average_checkpoints: int = Field(0, ge=0)
-    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, they are the weights of
-    the last step."""
+    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, they are
+    the weights of the last step."""
     early_stopping_patience: int | None = Field(None, gt=0)
-    """Stop after this number of validations without an improvement. The final weights are those of the best checkpoint.
-    Null turns this off."""
+    """Stop after this number of validations without an improvement. The final weights are those of the best
+    checkpoint. Null turns this off."""
     metric_for_best_model: str = "loss"
-    """The score that decides which checkpoint is the best: `loss`, or another score of the validation, such as `bleu` with
-    `evaluation.validation_bleu: true`."""
+    """The score that decides which checkpoint is the best: `loss`, or another score of the validation, such
+    as `bleu` with `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0)
-    """The number of processes that prepare batches. Null uses no such process on a CPU and several for an accelerator."""
+    """The number of processes that prepare batches. Null uses no such process on a CPU and several for an
+    accelerator."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
@@ -96,21 +104,22 @@ class TrainingSettings(_EntryKeys):
         """Refuse a section that sets no length of the run, or two lengths."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
-                "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but they are "
-                f"{self.max_steps} and {self.num_train_epochs}."
+                "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
+                f"they are {self.max_steps} and {self.num_train_epochs}."
             )
 
     @model_validator(mode="after")
     def _check_checkpoints(self) -> Self:
         if self.average_checkpoints > self.save_total_limit:
             raise ValueError(
-                f"`training.average_checkpoints` is {self.average_checkpoints}, but only `training.save_total_limit` = "
-                f"{self.save_total_limit} checkpoints are kept; raise the limit."
+                f"`training.average_checkpoints` is {self.average_checkpoints}, but only "
+                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise the "
+                "limit."
             )
         if self.early_stopping_patience and self.average_checkpoints:
             raise ValueError(
-                "`training.early_stopping_patience` ends with the best checkpoint and `training.average_checkpoints` "
-                "with an average of the last ones; give only one of them."
+                "`training.early_stopping_patience` ends with the best checkpoint and "
+                "`training.average_checkpoints` with an average of the last ones; give only one of them."
             )
         if self.early_stopping_patience and self.save_steps % self.eval_steps:
             raise ValueError(
@@ -148,8 +157,8 @@ class TrainingSettings(_EntryKeys):
                     continue
                 owners = [owner for owner, other in table.items() if name in other.settings.model_fields]
                 raise ValueError(
-                    f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} with "
-                    f"`training.{key}: {selected}`; leave one of them out."
+                    f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} "
+                    f"with `training.{key}: {selected}`; leave one of them out."
                 )
 
     def _check_regularizers(self) -> None:
@@ -159,15 +168,16 @@ class TrainingSettings(_EntryKeys):
             strength = getattr(self, entry.strength, 0)
             if strength and selected is not None and entry is not selected:
                 raise ValueError(
-                    f"`training.{selected.strength}: {getattr(self, selected.strength)}` and `training.{entry.strength}: "
-                    f"{strength}` turn on two regularisers, but a run has one; set one of them to 0."
+                    f"`training.{selected.strength}: {getattr(self, selected.strength)}` and "
+                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run has one; "
+                    "set one of them to 0."
                 )
             for name in entry.settings.model_fields.keys() & type(self).model_fields.keys():
                 value = getattr(self, name)
                 if not strength and value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is {strength}; set it "
-                        f"to a positive number, or leave `{name}` out."
+                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is "
+                        f"{strength}; set it to a positive number, or leave `{name}` out."
                     )
 
 

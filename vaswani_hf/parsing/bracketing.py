@@ -1,9 +1,11 @@
-"""Labelled bracketing scores: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins 1997).
+"""Labelled bracketing scores: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins
+1997).
 
-The rules are those of evalb's parameter files COLLINS.prm and new.prm. Function tags are removed, ADVP and PRT are the
-same label, and TOP, punctuation and traces are deleted. A constituent is its label with its first and last word. The
-constituents of all sentences are counted together. Part-of-speech tags are not compared. The tags of the gold tree
-decide which words are punctuation, also in the predicted tree, because a predicted tree may have no tags.
+The rules are those of evalb's parameter files COLLINS.prm and new.prm. Function tags are removed, ADVP and
+PRT are the same label, and TOP, punctuation and traces are deleted. A constituent is its label with its first
+and last word. The constituents of all sentences are counted together. Part-of-speech tags are not compared.
+The tags of the gold tree decide which words are punctuation, also in the predicted tree, because a predicted
+tree may have no tags.
 """
 
 import time
@@ -26,8 +28,9 @@ _SAME_LABEL = {"PRT": "ADVP"}
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
     """The scores of predicted trees. Both sequences have the trees of the same sentences in the same order.
 
-    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences whose
-    constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and `matched_brackets` are counts.
+    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences
+    whose constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and
+    `matched_brackets` are counts.
     """
     num_gold = 0
     num_predicted = 0
@@ -59,13 +62,19 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """For each word of a tree, True if the word is punctuation. Its tag decides, or the word itself if it has no tag."""
+    """For each word of a tree, True if the word is punctuation.
+
+    Its tag decides, or the word itself if it has no tag.
+    """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """The label, start and end of each constituent that is scored. Start and end are positions among the kept words."""
+    """The label, start and end of each constituent that is scored.
+
+    Start and end are positions among the kept words.
+    """
     # The number of kept words before each word, and before the end of the sentence.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
@@ -79,8 +88,8 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
 def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
     """Parse the sentences of gold trees and score the trees. The options are those of `Parser.parse`.
 
-    The result has the entries of `bracketing_scores`, `seconds`, `sentences_per_second`, and the list `trees` with one
-    entry for each gold tree. The entry is None for a gold tree without words.
+    The result has the entries of `bracketing_scores`, `seconds`, `sentences_per_second`, and the list `trees`
+    with one entry for each gold tree. The entry is None for a gold tree without words.
     """
     from tqdm.auto import tqdm
 
@@ -89,7 +98,8 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # disable=None shows no bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` replaces some characters of words.
+    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` replaces some characters
+    # of words.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)
@@ -104,7 +114,10 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
-    """The gold trees that have words. A tree that has only traces cannot be scored; a warning counts such trees."""
+    """The gold trees that have words.
+
+    A tree that has only traces cannot be scored; a warning counts such trees.
+    """
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
         logger.warning(

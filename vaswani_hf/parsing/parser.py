@@ -1,4 +1,7 @@
-"""`Parser`: a translator from sentences to trees. A constraint of the search makes each output a well-formed tree."""
+"""`Parser`: a translator from sentences to trees.
+
+A constraint of the search makes each output a well-formed tree.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,17 +42,19 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """Allows only symbols after which a well-formed tree over all words is still possible within the length limit.
+    """Allows only symbols after which a well-formed tree over all words is still possible within the length
+    limit.
 
-    The processor counts the symbols of each beam at each step. It needs no grammar and keeps no state between steps.
+    The processor counts the symbols of each beam at each step. It needs no grammar and keeps no state between
+    steps.
 
     Letters of shapes: B sentences, K beams, T symbols of a beam so far, V target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
         num_words (sequence): The number of words of each of the B sentences.
-        limits (sequence): The maximum number of symbols of each of the B trees, `</s>` included. It must be at least the
-            number of words plus `NUM_OTHER_SYMBOLS`.
+        limits (sequence): The maximum number of symbols of each of the B trees, `</s>` included. It must be
+            at least the number of words plus `NUM_OTHER_SYMBOLS`.
         device (torch.device): The device of the scores.
     """
 
@@ -78,7 +83,10 @@ class WellFormedTrees(LogitsProcessor):
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores [B * K, V] with -inf for forbidden symbols. `input_ids` [B * K, 1 + T] int64 are the symbols so far."""
+        """The scores [B * K, V] with -inf for forbidden symbols.
+
+        `input_ids` [B * K, 1 + T] int64 are the symbols so far.
+        """
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
         limits = self.limits.repeat_interleave(num_beams)
@@ -94,8 +102,8 @@ class WellFormedTrees(LogitsProcessor):
         is_inside = depth > 0
         # True if the last symbol is an opening bracket. In the first step there is no last symbol.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # After one more opening bracket, the tree needs at least the remaining words, a closing bracket for each open
-        # bracket, and `</s>`.
+        # After one more opening bracket, the tree needs at least the remaining words, a closing bracket for
+        # each open bracket, and `</s>`.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -127,7 +135,8 @@ class TreeBackend(PyTorchBackend):
                 )
         if any(segment.prefix for segment in segments):
             raise ValueError(
-                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask for."
+                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask "
+                "for."
             )
         num_words = [len(segment.text.split()) for segment in segments]
         limits = self._limits(segments, settings)
@@ -135,9 +144,9 @@ class TreeBackend(PyTorchBackend):
             smallest = number + NUM_OTHER_SYMBOLS
             if limit < smallest:
                 raise ValueError(
-                    f"A tree over {number:,} words has at least {smallest:,} symbols, but no more than {limit:,} "
-                    f"are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` or "
-                    "`max_length_b`."
+                    f"A tree over {number:,} words has at least {smallest:,} symbols, but no more than "
+                    f"{limit:,} are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` "
+                    "or `max_length_b`."
                 )
         constraint = WellFormedTrees(self.tokenizer, num_words, limits, self.model.device)
         processors = LogitsProcessorList([constraint, *(settings.pop("logits_processor", None) or ())])
@@ -154,7 +163,8 @@ class TreeBackend(PyTorchBackend):
             # `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # The start token needs a position. The last symbol needs none, because the decoder does not read it.
+            # The start token needs a position. The last symbol needs none, because the decoder does not read
+            # it.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
@@ -169,8 +179,9 @@ class TreeBackend(PyTorchBackend):
 class Parser(Translator):
     """A model that writes the constituency trees of sentences (Section 6.3).
 
-    White space separates the words of a sentence. Punctuation marks must be separate words, as in the treebank of the
-    training. The leaves of a tree are exactly the words of its sentence. `Parser.from_pretrained` loads a checkpoint.
+    White space separates the words of a sentence. Punctuation marks must be separate words, as in the
+    treebank of the training. The leaves of a tree are exactly the words of its sentence.
+    `Parser.from_pretrained` loads a checkpoint.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -190,7 +201,8 @@ class Parser(Translator):
         model (PreTrainedModel): A sequence-to-sequence model of this package.
         source_tokenizer (PreTrainedTokenizerFast): The tokenizer of sentences.
         target_tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        ensemble (sequence): More models with the same vocabulary. The probabilities of all models are averaged.
+        ensemble (sequence): More models with the same vocabulary. The probabilities of all models are
+            averaged.
         **kwargs: The other arguments of `Translator`.
     """
 
@@ -210,11 +222,12 @@ class Parser(Translator):
             **options: The options of `parse`.
 
         Returns:
-            Tree or list: The tree of the sentence, or None for a sentence without words. For several sentences, a list
-                with one such entry for each sentence.
+            Tree or list: The tree of the sentence, or None for a sentence without words. For several
+                sentences, a list with one such entry for each sentence.
 
         Raises:
-            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible value.
+            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
+                value.
             NotFiniteError: If the model's logits are NaN or infinite.
         """
         if isinstance(sentences, str):
@@ -225,17 +238,19 @@ class Parser(Translator):
         """Parse sentences lazily, in their order.
 
         Args:
-            sentences (iterable): Each sentence is words with white space between them. `window` sentences are read at
-                a time.
+            sentences (iterable): Each sentence is words with white space between them. `window` sentences are
+                read at a time.
             **options: `window`, `tokens_per_batch` and `on_error` as in `Translator.translate`. With
-                `on_error="skip"`, a sentence that cannot be parsed has the tree None. All other options, such as
-                `num_beams`, are passed to `generate`.
+                `on_error="skip"`, a sentence that cannot be parsed has the tree None. All other options, such
+                as `num_beams`, are passed to `generate`.
 
         Yields:
-            Tree: The tree of each sentence, or None for a sentence without words. `str(tree)` is one line of brackets.
+            Tree: The tree of each sentence, or None for a sentence without words. `str(tree)` is one line of
+                brackets.
 
         Raises:
-            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible value.
+            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
+                value.
             NotFiniteError: If the model's logits are NaN or infinite.
         """
         options["num_return_sequences"] = 1
@@ -248,13 +263,15 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """The sentence as one segment, because the trees of its parts cannot be joined to a tree of the sentence."""
+        """The sentence as one segment, because the trees of its parts cannot be joined to a tree of the
+        sentence.
+        """
         length = len(segment.token_ids)
         positions = self.backend.max_positions
         if length > positions:
             raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has positions, "
-                f"but has {length:,}."
+                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has "
+                f"positions, but has {length:,}."
             )
         if length > max_length:
             logger.warning(

@@ -1,6 +1,7 @@
-"""The model card: the README.md of a repository, from the record of a run in the folder of its checkpoint.
+"""The model card, the README.md of a repository, made from the record of a run in the folder of its
+checkpoint.
 
-The card of a checkpoint as a file of its own:
+Write the card of a checkpoint to a file:
 
     from vaswani_hf.publish.model_card import model_card
     model_card("FOLDER", "user/name").save("model_cards/name.md")
@@ -83,7 +84,7 @@ def model_card(
             f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
             f"({error}); restore it or remove it."
         ) from error
-    # A part of the template that is left out leaves its empty lines.
+    # Parts of the template that are left out leave empty lines.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
 
@@ -115,7 +116,7 @@ def check_card(path: Path) -> None:
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The recipe, the results and the facts of the data, as far as they are recorded."""
+    """The recorded recipe, results and facts of the data; None or empty if there is no record."""
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
@@ -133,7 +134,7 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """The repositories among the models that a run began with, without their commits."""
+    """The repositories, without commits, among the models that a run started from."""
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -212,7 +213,7 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 def _shape(config: dict[str, Any]) -> str:
     """The layers, sizes and kind of attention of a model in words."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # A language model has only one of the two.
+    # A language model has either an encoder or a decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]

@@ -4,8 +4,8 @@ import re
 
 from ..settings.data import DataSettings
 
-# A licence for data that may be used for research only, without any other statement. The Hub has no identifier for
-# such a licence.
+# A licence for data that may be used for research only, without any other statement. The Hub has no
+# identifier for such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
@@ -16,7 +16,7 @@ _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """The licence of the training data: an identifier of the Hub, "research-only", or None if it is unknown."""
+    """The licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
     # The package generates the corpora of `data.corpus`, so that they have the licence of the package.
     return data.license or ("apache-2.0" if data.corpus else None)
 
@@ -24,8 +24,8 @@ def data_license(data: DataSettings) -> str | None:
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
     """Refuse a licence of the model that permits more than the licence of the training data.
 
-    Share-alike and no-derivatives licences of the data are accepted, because it is legally open whether they apply to
-    a model. `license` is the licence of the model, and `key` is its key or option in the message.
+    Share-alike and no-derivatives licences of the data are accepted, because it is legally open whether they
+    apply to a model. `license` is the licence of the model, and `key` is its key or option in the message.
     """
     if license is None or of_data is None:
         return

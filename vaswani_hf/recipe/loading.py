@@ -1,7 +1,7 @@
 """Loading a recipe from YAML files and from the command line.
 
-A recipe can extend another recipe. Its own keys replace the keys of the extended recipe, and the keys of the command line
-replace both.
+A recipe can extend another recipe. The keys of the file replace the keys of the extended recipe. The keys of
+the command line replace the keys of all files.
 """
 
 import os
@@ -19,7 +19,9 @@ from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML with two differences: 7e-4 is a number (YAML 1.1 reads it as text), and repeated keys are refused."""
+    """Reads YAML with two differences: 7e-4 is a number (YAML 1.1 reads it as text), and repeated keys are
+    refused.
+    """
 
     # Names the file in the error about a repeated key, if another file extends the file.
     of_file = ""
@@ -29,7 +31,8 @@ class _Loader(yaml.SafeLoader):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(
-                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep one of them."
+                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep "
+                    "one of them."
                 )
         return super().construct_mapping(node, deep)
 
@@ -50,19 +53,20 @@ def load_recipe(
         ('translation', 500)
 
     Args:
-        path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first file.
-        overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A key is
-            `section.key`, or `key` if only one section has the key.
+        path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first
+            file.
+        overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
+            key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): Require training data. Only an estimate of the cost needs no data.
-        is_record (bool): The file is the record of a run. Then keys of other tasks are ignored, and the tokenizer of
-            BLEU may be missing on this machine.
+        is_record (bool): The file is the record of a run. Then keys of other tasks are ignored, and the
+            tokenizer of BLEU may be missing on this machine.
 
     Returns:
         Recipe: The recipe. Its class depends on its task.
 
     Raises:
-        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The message is one
-            sentence.
+        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The message
+            is one sentence.
     """
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
@@ -79,7 +83,10 @@ def load_recipe(
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """The recipe that a run recorded. None without a file, or if this version of the package cannot read the file."""
+    """The recipe that a run recorded.
+
+    None without a file, or if this version of the package cannot read the file.
+    """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
     except ValueError:
@@ -89,7 +96,7 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """The keys of a file, merged with the keys of the file that it extends.
 
-    `extending` are the files that led to this file. Each of them extends the next one.
+    `extending` are the files that led to this file. Each file in `extending` extends the next file.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     for section in SECTIONS if extending else ():
@@ -102,7 +109,8 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     name = content.pop("extends")
     if not isinstance(name, str):
         raise ValueError(
-            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is {name!r}."
+            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is "
+            f"{name!r}."
         )
     base = path.parent / name
     files = (*extending, path)
@@ -113,7 +121,10 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
-    """Both mappings as one. Values of `content` replace values of `base`; nested mappings are merged key by key."""
+    """Both mappings as one.
+
+    Values of `content` replace values of `base`; nested mappings are merged key by key.
+    """
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
@@ -153,7 +164,9 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
-    """The type of each key of a class of recipes, by the place of the key: `section.key`, or `key` at the top."""
+    """The type of each key of a class of recipes, by the place of the key: `section.key`, or `key` at the
+    top.
+    """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
     for section, kind in sections.items():
@@ -195,8 +208,8 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
                 raise ValueError(_unknown_key(place, keys[key], places, places))
             if not is_record and keys[key] not in (None, "", []):
                 raise ValueError(
-                    f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: {task}`; leave it "
-                    "out."
+                    f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: "
+                    f"{task}`; leave it out."
                 )
             del keys[key]
     for key in content.keys() - places.keys() - {*SECTIONS}:
@@ -207,7 +220,10 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
 def _unknown_key(
     place: str, value: Any, places: typing.Iterable[str], candidates: typing.Iterable[str]
 ) -> str:
-    """The error for an unknown key. It names the same key in other sections, or the nearest of the candidates."""
+    """The error for an unknown key.
+
+    The error names the same key in other sections, or the nearest candidate.
+    """
     hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
     hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"
     return f"`{place}` is no key of a recipe, given with the value {as_yaml(value)}; {hint}."

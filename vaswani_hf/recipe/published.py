@@ -1,7 +1,8 @@
 """The recipe that a run recorded, and its published form.
 
-The published form names files without their folders, and no repository of its owner. The card and the repository show
-the published form. A resumed run compares it with its own, because the run may continue on another machine.
+The published form names files without their folders, and no repository of its owner. The card and the
+repository show the published form. A resumed run compares the published forms of its recipe and of the
+recorded recipe, because the run may continue on another machine.
 """
 
 import os
@@ -18,7 +19,9 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """True if a recorded `model.init_from` is a folder: an absolute path, or the last part of a path if published."""
+    """True if a recorded `model.init_from` is a folder: an absolute path, or the last part of a path if
+    published.
+    """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
@@ -31,7 +34,9 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """The recipe for publication: files and folders without the folders above them, and no repository to push to."""
+    """The recipe for publication: files and folders without the folders above them, and no repository to push
+    to.
+    """
     data = recipe.data
     places: dict[str, Any] = {}
     for key in data.file_keys:

@@ -1,4 +1,7 @@
-"""`Recipe`: all settings of one run. Each task has its own class of recipes, because its sections have other keys."""
+"""`Recipe`: all settings of one run.
+
+Each task has its own class of recipes, because the keys of the sections depend on the task.
+"""
 
 from functools import cache
 from typing import Any, Literal, Self
@@ -33,7 +36,8 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # pickle cannot find the class of the task's recipes, because it is not an attribute of this module.
+        # pickle cannot find the class of the task's recipes, because the class is not an attribute of this
+        # module.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
@@ -41,11 +45,13 @@ class Recipe(Settings):
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """The values of all keys by their places, `section.key`. Of the section `model`, only the given keys."""
+        """The values of all keys by their places, `section.key`. The section `model` has only the given keys."""
         return flat(self._content())
 
     def check_training(self) -> list[str]:
-        """Refuse a recipe that needs a validation split and has none. Return warnings about possible mistakes.
+        """Refuse a recipe that needs a validation split and has none.
+
+        Return warnings about possible mistakes.
 
         Only a run calls this method, because other commands need no validation.
         """
@@ -76,20 +82,22 @@ class Recipe(Settings):
         metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
         if metric not in metrics:
             raise ValueError(
-                f"`training.metric_for_best_model` must be what the validation measures ({', '.join(metrics)}), but is "
-                f"{metric!r}; turn its scores on in the section `evaluation`, or choose another metric."
+                "`training.metric_for_best_model` must be what the validation measures "
+                f"({', '.join(metrics)}), but is {metric!r}; turn its scores on in the section `evaluation`, "
+                "or choose another metric."
             )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
             raise ValueError(
-                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out."
+                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it "
+                "out."
             )
         fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
         longest = max(self.data.max_length, self.decoding.max_length or 0)
         if fields.get("position_embedding") == "learned" and fields["max_position_embeddings"] < longest:
             raise ValueError(
-                f"`model.max_position_embeddings` must be at least {longest}, the larger of `data.max_length` and "
-                f"`decoding.max_length`, but is {fields['max_position_embeddings']}."
+                f"`model.max_position_embeddings` must be at least {longest}, the larger of "
+                f"`data.max_length` and `decoding.max_length`, but is {fields['max_position_embeddings']}."
             )
         check_license(self.publishing.license, data_license(self.data))
         return self
@@ -100,8 +108,8 @@ def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
-        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that the "
-        "learning rate never reaches its highest value; lower the number, or train for longer."
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that "
+        "the learning rate never reaches its highest value; lower the number, or train for longer."
     ]
 
 

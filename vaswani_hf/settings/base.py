@@ -32,16 +32,16 @@ _EXPECTED = {
 }
 
 
-# An argument of `create_model`. A class without source code has no strings beneath its fields, and pydantic would search
-# all modules for them.
+# An argument of `create_model`. A class without source code has no strings beneath its fields, and pydantic
+# would search all modules for them.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
     """Named values that cannot be changed. `replace` makes a copy with other values.
 
-    Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An integer is
-    accepted as a float.
+    Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
+    integer is accepted as a float.
     """
 
     model_config = ConfigDict(
@@ -77,10 +77,12 @@ class Settings(BaseModel):
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """The first error of a set of values in one sentence: the place, the value, and the values that are possible."""
+    """The first error of a set of values in one sentence: the place, the value, and the values that are
+    possible.
+    """
     errors = error.errors(include_url=False)
-    # pydantic reports one error for each type of a union. Prefer an error inside a list or a mapping, because the error
-    # names the wrong entry.
+    # pydantic reports one error for each type of a union. Prefer an error inside a list or a mapping, because
+    # the error names the wrong entry.
     start = _place_of(errors[0])
     same = [
         other
@@ -93,8 +95,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
         return (
-            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}; the nearest key is "
-            f"`{section}{context['nearest']}`."
+            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}; the "
+            f"nearest key is `{section}{context['nearest']}`."
         )
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
@@ -132,7 +134,9 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """The keys that lead to a value, such as `data.train_weights[0]`, without the type names that pydantic inserts."""
+    """The keys that lead to a value, such as `data.train_weights[0]`, without the type names that pydantic
+    inserts.
+    """
     place = ""
     for part in error["loc"]:
         if isinstance(part, int):

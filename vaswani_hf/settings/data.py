@@ -1,4 +1,7 @@
-"""The keys of the section `data` of a recipe that several tasks share. Each file in tasks/ adds the keys of a task."""
+"""The keys of the section `data` of a recipe that several tasks share.
+
+Each file in tasks/ adds the keys of a task.
+"""
 
 import os
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,8 +14,8 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus, because the list of the examples of an epoch is in memory and has each example of the
-# corpus that many times.
+# Limit the weight of a corpus, because the list of the examples of an epoch is in memory and has each example
+# of the corpus that many times.
 _LARGEST_WEIGHT = 1000
 
 
@@ -33,8 +36,8 @@ def last_part(path: str) -> str:
 class DataSettings(Settings):
     """The data of a run, and limits for the examples that are used.
 
-    A key that names a file also accepts a list of files. A name can be a pattern such as `train-*.parquet`. The files
-    of a pattern are read in the order of their names. Text files can be compressed (.gz).
+    A key that names a file also accepts a list of files. A name can be a pattern such as `train-*.parquet`.
+    The files of a pattern are read in the order of their names. Text files can be compressed (.gz).
     """
 
     # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
@@ -45,19 +48,22 @@ class DataSettings(Settings):
     corpus: str | None = None
     """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0)
-    """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for training
-    and validation. The test split is scored completely. If a side of an example has more than 16 * `max_length`
-    characters, the example is not used for the training of the tokenizer either."""
+    """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
+    training and validation. The test split is scored completely. If a side of an example has more than 16 *
+    `max_length` characters, the example is not used for the training of the tokenizer either."""
     num_proc: int = Field(1, gt=0)
     """The number of processes that tokenize the corpus."""
     license: str | None = None
-    """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With null, the
-    licence is that of the card of a dataset on the Hub, or unknown."""
+    """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
+    null, the licence is that of the card of a dataset on the Hub, or unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card names them."""
 
     def listed(self, key: str) -> list[str]:
-        """The files and patterns of a key such as "train_source". Empty if the recipe or the task does not have the key."""
+        """The files and patterns of a key such as "train_source".
+
+        Empty if the recipe or the task does not have the key.
+        """
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
 
@@ -100,8 +106,8 @@ class DataSettings(Settings):
         for key in training.batch_keys:
             if getattr(training, key) < self.max_length:
                 raise ValueError(
-                    f"`training.{key}` must hold a sentence of `data.max_length` = {self.max_length} tokens, but is "
-                    f"{getattr(training, key)}."
+                    f"`training.{key}` must hold a sentence of `data.max_length` = {self.max_length} tokens, "
+                    f"but is {getattr(training, key)}."
                 )
 
     @model_validator(mode="after")
@@ -109,8 +115,8 @@ class DataSettings(Settings):
         given = [f"`data.{key}`" for key in self.source_keys if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(
-                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are; set the "
-                "others to null."
+                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are; "
+                "set the others to null."
             )
         for split in SPLITS:
             kinds = [
@@ -147,9 +153,10 @@ class CorpusData(DataSettings):
     test_split: str | None = "test"
     """The name of the dataset's split for the scores at the end. Null means no scores."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
-    """A weight for each entry of the list of training files. An epoch has each example of a corpus so many times on
-    average. With 0.25, each epoch has a random quarter of the corpus. With 2.5, each epoch has the corpus twice, and a
-    random half of the corpus a third time. The tokenizer is trained on each corpus once."""
+    """A weight for each entry of the list of training files: the number of times that an epoch has each
+    example of that corpus, on average. With 0.25, each epoch has a random quarter of the corpus. With 2.5,
+    each epoch has the corpus twice, and a random half of the corpus a third time. The tokenizer is trained on
+    each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""
 
@@ -186,13 +193,13 @@ class CorpusData(DataSettings):
         if not given:
             names = " or ".join(f"`data.{key}`" for key in keys)
             raise ValueError(
-                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name the corpora "
-                "there, or leave the weights out."
+                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name the "
+                "corpora there, or leave the weights out."
             )
         if self.streaming:
             raise ValueError(
-                f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the size of "
-                "a stream is unknown; leave one of them out."
+                f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the "
+                "size of a stream is unknown; leave one of them out."
             )
         if not any(weights):
             raise ValueError(f"`data.train_weights` must have a number above 0, but is {weights}.")
@@ -200,6 +207,7 @@ class CorpusData(DataSettings):
             if len(self.listed(key)) != len(weights):
                 raise ValueError(
                     f"`data.train_weights` must have a number for each entry of `data.{key}`, which has "
-                    f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for each corpus."
+                    f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for "
+                    "each corpus."
                 )
         return self

@@ -14,7 +14,10 @@ SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
-    """The byte-level BPE tokenizers. A run trains them on the training text, or keeps those of `model.init_from`."""
+    """The byte-level BPE tokenizers.
+
+    A run trains the tokenizers on the training text, or keeps the tokenizers of `model.init_from`.
+    """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY)
     """The largest number of tokens of the vocabulary. A small corpus may give fewer tokens."""
@@ -36,13 +39,16 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """The settings of a run that keeps the tokenizers of an earlier run, which recorded the settings `recorded`."""
+        """The settings of a run that keeps the tokenizers of an earlier run, which recorded the settings
+        `recorded`.
+        """
         return recorded
 
 
 # The parts of an encoder-decoder. Each part can start from the weights of another model.
 STACKS = ("encoder", "decoder")
-# Fields of the config that are not keys of a recipe, because the tokenizer, the training or the decoding sets them.
+# Fields of the config that are not keys of a recipe, because the tokenizer, the training or the decoding sets
+# them.
 _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
@@ -67,8 +73,8 @@ class InitFrom(Settings):
     def _check_any(self) -> Self:
         if not self.by_stack():
             raise ValueError(
-                "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each of them, but "
-                "names none."
+                "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each "
+                "of them, but names none."
             )
         return self
 
@@ -81,8 +87,9 @@ class ModelSettings(Settings):
     """The fields of `VaswaniConfig`, and the models from whose weights the training starts."""
 
     init_from: str | InitFrom | None = None
-    """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name` or
-    `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. Null starts from random weights."""
+    """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
+    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. Null starts from random
+    weights."""
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of the config that the recipe sets."""
@@ -107,7 +114,10 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """A class of model settings with the fields of the config. `excluded` is a pattern of names that are left out."""
+    """A class of model settings with the fields of the config.
+
+    `excluded` is a pattern of names that are left out.
+    """
     docs = inspect.getdoc(VaswaniConfig) or ""
     defaults = VaswaniConfig()
     fields: dict[str, Any] = {}
@@ -135,20 +145,25 @@ def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
 
 
 class DecodingSettings(Settings):
-    """The default search of the checkpoint, for its generation_config.json. The defaults are those of Section 6.1."""
+    """The default search of the checkpoint, for its generation_config.json.
+
+    The defaults are those of Section 6.1.
+    """
 
     num_beams: int = Field(4, gt=0)
     """The number of beams. 1 is greedy search."""
     length_penalty: float = 0.6
     """The exponent alpha of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha."""
+    """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha.
+    """
     max_length_a: float = Field(1.0, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The factor a of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length_b: int = Field(50, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The number b of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length: int | None = Field(None, gt=0)
-    """The largest number of tokens of a translation, the start token included. Null sets no such limit."""
+    """The largest number of tokens of a translation, the start token included. Null sets no limit on the
+    number of tokens."""
     early_stopping: bool = False
     """Stop the search of a sentence as soon as it has `num_beams` complete translations."""
 
@@ -162,7 +177,7 @@ class DecodingSettings(Settings):
 
 
 class NoDecoding(Settings):
-    """The section of a task whose model makes no outputs by a search. The section has no keys."""
+    """The section `decoding` of a task without a search, such as language modelling. It has no keys."""
 
     max_length: ClassVar[None] = None
 
@@ -175,11 +190,12 @@ class EvaluationSettings(Settings):
     """The scores of the validations, and of the test split at the end of the run."""
 
     tokens_per_batch: int = Field(4096, gt=0)
-    """The largest number of tokens of a side of a batch in validations and on the test split, padding included."""
+    """The largest number of tokens of a side of a batch in validations and on the test split, padding
+    included."""
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
         return None
 
     def check_dependencies(self) -> None:
@@ -193,8 +209,8 @@ class PublishingSettings(Settings):
     """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
     """What is also pushed each time the run saves a checkpoint: "end": nothing; "every_save": the model;
-    "checkpoint": the model and the newest checkpoint, from which a run can be resumed; "all_checkpoints": the model and
-    all checkpoints."""
+    "checkpoint": the model and the newest checkpoint, from which a run can be resumed; "all_checkpoints": the
+    model and all checkpoints."""
     hub_model_id: str | None = None
     """The name of the repository, such as user/name."""
     hub_private_repo: bool = False

@@ -47,6 +47,7 @@ class CardWords:
         ability: The end of the first sentence, after the title of the paper.
         example: An input for the code snippets.
         pipeline: The task of `pipeline` that loads the model; None without a pipeline.
+        is_translator: True if the output of the pipeline is a translation.
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
         toy_use: The use of a model that was trained on a corpus of the package.
@@ -66,6 +67,7 @@ class CardWords:
     ability: str
     example: str
     pipeline: str | None = None
+    is_translator: bool = False
     snippet: str = ""
     snippet_note: str = ""
     toy_use: str = ""

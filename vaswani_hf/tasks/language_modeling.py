@@ -167,7 +167,7 @@ class LanguageModeling(Task):
         # target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
+            raise ValueError("is a parser with a target vocabulary of trees")
         own = with_form(tokenizer, self.form)
         return own, own
 
@@ -203,13 +203,13 @@ class LanguageModeling(Task):
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
-                "It knows English number words below one million with the German ones behind them, to show "
-                "how the package works. It has seen\nnothing else and is good for nothing else."
+                "It knows English number words below one million, each followed by the German number word. It "
+                "shows how the package\nworks, and has no other use."
             ),
             work="reads texts",
             warning=(
-                "What it writes can be fluent and wrong. Nothing was done against what is offensive or "
-                "one-sided in the training data. Where a\n  mistake does harm, a person has to check."
+                "Its texts can be fluent and wrong. The training data were not filtered for offensive or one-sided "
+                "content. If a\n  mistake can do harm, a person must check the text."
             ),
             scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
             scores=scores,
@@ -227,7 +227,7 @@ class CausalLanguageModeling(LanguageModeling):
     form = TextForm(begins_with_a_space=False, is_open=True)
     hub_task = "text-generation"
     hub_name = "Text generation"
-    ability = ", without its attention to a source, as a language model: it goes on with"
+    ability = ", without attention to a source, as a language model: it continues"
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -255,10 +255,10 @@ class MaskedLanguageModeling(LanguageModeling):
     stacks = ("encoder",)
     form = TextForm(begins_with_a_space=False, has_mask=True)
     hub_task = "fill-mask"
-    hub_name = "Filling in hidden tokens"
-    ability = " as a language model: it fills in hidden tokens of"
+    hub_name = "Filling in masked tokens"
+    ability = " as a language model: it fills in masked tokens of"
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
-    scored_tokens = ", 15 % of all, which were hidden"
+    scored_tokens = " (15 % of all tokens were masked and predicted)"
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)

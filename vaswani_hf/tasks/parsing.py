@@ -136,7 +136,7 @@ class Parsing(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if not is_tree_tokenizer(target):
-            raise ValueError("has no vocabulary of trees")
+            raise ValueError("has no target vocabulary of trees")
         return source, target
 
     def score_test_split(
@@ -173,16 +173,15 @@ class Parsing(Task):
                 f'print(parser("{example}"))'
             ),
             snippet_note=(
-                "The parser keeps the trees well-formed and over exactly the words of the sentence. Words "
-                "are what white space separates, and\nhave to be tokenized as in the treebank, punctuation "
-                "by itself."
+                "The trees are always well-formed and have exactly the words of the sentence. White space "
+                "separates words. Tokenize\nsentences as in the treebank, with punctuation marks as "
+                "separate words."
             ),
             toy_use=(
-                "It parses the sentences of a small grammar, to show how the package works. It has seen "
-                "nothing else and is good for nothing else."
+                "It parses the sentences of a small grammar. It shows how the package works, and has no other use."
             ),
             work="parses sentence by sentence",
-            warning="A tree can be well-formed and wrong. Where a mistake does harm, a person has to check.",
+            warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",
             scored=f"{test.get('sentences') or 0:,} sentences",
             scored_how=", labelled brackets by the rules of evalb",
             scores=scores,

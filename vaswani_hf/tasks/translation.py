@@ -206,7 +206,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The name of the key that is true and lets each validation score outputs, if there is such a key."""
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -254,12 +254,17 @@ class Translation(Task):
         *,
         new_tokenizers: bool,
     ) -> Corpus:
+        # 1. The text of the splits.
         texts = load_splits(self.load_split, _check_split, data, seed)
+
+        # 2. The tokenizers.
         tags = data.tags
         if new_tokenizers:
             train = partial(train_tokenizers, tags=tags)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
         source_tokenizer, target_tokenizer = load_tokenizers(folder)
+
+        # 3. The token ids.
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
         rate = tokenizer.bpe_dropout
@@ -288,7 +293,7 @@ class Translation(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
+            raise ValueError("is a parser with a target vocabulary of trees")
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
 
@@ -305,7 +310,7 @@ class Translation(Task):
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # A line of a corpus may end in spaces. They are not part of the sentence.
+        # Remove outer spaces, because a line of a corpus may end in spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
@@ -357,15 +362,16 @@ class Translation(Task):
                 else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
             ),
             pipeline="translation",
+            is_translator=True,
             toy_use=(
-                "It turns English number words below one million into German ones, to show how the package "
-                "works. It has seen nothing else\nand is good for nothing else."
+                "It translates English number words below one million into German number words. It shows how the "
+                "package works,\nand has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
-                "A translation can be fluent and wrong: words are left out, added, or turned into their "
-                "opposite, names and figures\n  included. Nothing was done against what is offensive or "
-                "one-sided in the training data. Where a mistake does harm, a person\n  has to check."
+                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or changed. "
+                "The training\n  data were not filtered for offensive or one-sided content. If a mistake can do harm, a "
+                "person must check the translation."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
             scores=_score_lines(test),

@@ -102,10 +102,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
-        model, tokenizers = (
-            load_model(folders[0], names[0], tuple(KINDS)),
-            load_tokenizers(folders[0], names[0]),
-        )
+        model = load_model(folders[0], names[0], tuple(KINDS))
+        tokenizers = load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
         model.load_state_dict(average_checkpoints(folders, files))
@@ -159,7 +157,7 @@ def _refuse_another_model(
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:

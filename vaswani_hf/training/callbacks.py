@@ -45,20 +45,23 @@ class RunLogCallback(TrainerCallback):
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
         self.start = time.perf_counter()
-        self.last_tokens, self.last_time = int(self.trainer.target_tokens_seen), self.start
+        self.last_tokens = int(self.trainer.target_tokens_seen)
+        self.last_time = self.start
         if state.is_world_process_zero:
             write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
-        now, tokens = time.perf_counter(), int(self.trainer.target_tokens_seen)
+        now = time.perf_counter()
+        tokens = int(self.trainer.target_tokens_seen)
         progress = self._progress(args, state)
         own_logs = {name: value for name, value in logs.items() if name != "epoch"}
         row = {"step": state.global_step, **own_logs, **progress}
         if "loss" in logs:
             row["tokens_per_second"] = round((tokens - self.last_tokens) / max(now - self.last_time, 1e-9))
-            self.last_tokens, self.last_time = tokens, now
+            self.last_tokens = tokens
+            self.last_time = now
         else:
             # The speed does not include the time of the validation.
             self.last_time += logs.get("eval_seconds", 0.0)

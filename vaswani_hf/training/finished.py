@@ -88,7 +88,7 @@ def find_damage(folder: Path) -> str:
         return fault
     if read_final_record(folder):
         raise ValueError(
-            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make that again from, so restore it "
+            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these files again, so restore them "
             "from a copy, or choose another `--output_dir`."
         )
     say(f"the files in '{folder}' cannot be checked: {fault}")
@@ -119,12 +119,13 @@ def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
     """Make the damaged and missing files of a finished run again. Its weights and its results stay equal."""
-    staging, faults = stage_model(model, corpus, folder), faults_of(folder)
+    staging = stage_model(model, corpus, folder)
+    faults = faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
             f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
-            f"those that it had ended with; restore it from a copy, or delete {MANIFEST_FILE} to end the run with other weights."
+            f"the finished run had; restore them from a copy, or delete {MANIFEST_FILE} to end the run with the other weights."
         )
     for name in faults:
         if (staging / name).is_file():
@@ -135,5 +136,5 @@ def repair_run(
         score()
     others = faults_of(folder)
     if others:
-        say(f"made again, but not to the same bytes: {', '.join(others)}")
+        say(f"made again, but with different bytes: {', '.join(others)}")
     write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

@@ -112,13 +112,13 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             is_free = field in FREE_FIELDS
             if not is_free and field in fields and fields[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', which "
-                    "`model.init_from` begins with; take models that agree."
+                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', the models of "
+                    "`model.init_from`; choose models that agree."
                 )
             if not is_free and field in given and given[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {given[field]!r}, but '{base.name}', which `model.init_from` begins with, has "
-                    f"{value!r}; leave it out, or begin with another model."
+                    f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of `model.init_from`, has "
+                    f"{value!r}; leave it out, or choose another model."
                 )
             if field in type(model).model_fields:
                 fields[field] = value
@@ -143,7 +143,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
-                f"'{first.name}' and '{other.name}', which `model.init_from` begins with, have different vocabularies; "
+                f"'{first.name}' and '{other.name}', the models of `model.init_from`, have different vocabularies; "
                 "train a new one with `tokenizer.keep: false`."
             )
     return first
@@ -164,8 +164,8 @@ def with_kept_tokenizers(
     missing = [tag for tag in tags if tag not in tags_of(source)]
     if missing:
         raise ValueError(
-            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', which "
-            "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
+            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', the model "
+            "of `model.init_from`, have none; train new ones with `tokenizer.keep: false`."
         )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
@@ -190,7 +190,7 @@ def with_kept_tokenizers(
         asked = getattr(section, key)
         if asked not in accepted[key]:
             raise ValueError(
-                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', which `model.init_from` begins with, "
+                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of `model.init_from`, "
                 f"have {value!r}; leave it out, or train new ones with `tokenizer.keep: false`."
             )
     return section.replace(**found)
@@ -203,8 +203,8 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
         raise ValueError(
-            f"'{base.name}', which `model.init_from` begins with, {error}, and cannot lend its tokenizers to a recipe of "
-            f"`task: {task.name}`; train new ones with `tokenizer.keep: false`."
+            f"'{base.name}', the model of `model.init_from`, {error}; its tokenizers cannot be used for "
+            f"`task: {task.name}`, so train new ones with `tokenizer.keep: false`."
         ) from None
 
 

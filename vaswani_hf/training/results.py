@@ -89,7 +89,8 @@ def results_of_run(
     `steps` are the averaged checkpoints, and `before` is the cost that an earlier end of this run has
     recorded.
     """
-    folder, corpus = Path(trainer.args.output_dir), trainer.corpus
+    folder = Path(trainer.args.output_dir)
+    corpus = trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
     results["training"] |= before

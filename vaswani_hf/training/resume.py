@@ -149,7 +149,8 @@ def _pairs_in_words(pairs: dict[str, Any]) -> str:
 
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
-    facts, accumulation = metadata_of(checkpoint), training.gradient_accumulation_steps
+    facts = metadata_of(checkpoint)
+    accumulation = training.gradient_accumulation_steps
     before = facts["processes"] * facts["gradient_accumulation_steps"]
     if num_processes * accumulation == before:
         return

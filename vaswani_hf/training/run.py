@@ -140,7 +140,8 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
     """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
-    folder, training = Path(recipe.output_dir), recipe.training
+    folder = Path(recipe.output_dir)
+    training = recipe.training
     repo_id = recipe.publishing.hub_model_id
     if training.resume and repo_id:
         processes.run_on_main(lambda: fetch_checkpoints(folder, repo_id, training))
@@ -461,7 +462,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 
     If the run was finished before, only damaged and missing files are made again.
     """
-    folder, corpus = Path(recipe.output_dir), trainer.corpus
+    folder = Path(recipe.output_dir)
+    corpus = trainer.corpus
     recorded = finished.read_final_record(folder)
     # Build a new model, because the model of the trainer may be sharded.
     model = build_model(recipe, corpus)

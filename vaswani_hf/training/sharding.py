@@ -80,13 +80,13 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
         )
     if accelerator.mixed_precision != "no":
         raise ValueError(
-            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which it would keep the "
+            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which DeepSpeed would keep the "
             "weights themselves; set `training.bf16` to false, or use FSDP2."
         )
     before = len(list(checkpoint.glob("*/*_optim_states.pt"))) if checkpoint else accelerator.num_processes
     if before != accelerator.num_processes:
         raise ValueError(
-            f"'{checkpoint}' holds the moments of {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
+            f"'{checkpoint}' was saved by {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
             "resume it; start as many as before."
         )
 

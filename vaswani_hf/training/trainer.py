@@ -96,7 +96,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         task: Task,
         **kwargs: Any,
     ):
-        self.corpus, self.training, self.evaluation = corpus, training, evaluation
+        self.corpus = corpus
+        self.training = training
+        self.evaluation = evaluation
         self.task = task
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
@@ -139,7 +141,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         """The batches of this process from the checkpoint on: of a corpus on disk, or of a stream."""
-        pairs, weighted = self.corpus.train, self.corpus.weighted
+        pairs = self.corpus.train
+        weighted = self.corpus.weighted
         source_tokens = self.training.source_tokens_per_batch
         target_tokens = self.training.target_tokens_per_batch
         seed = self.args.seed
@@ -274,7 +277,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
         """The error that ends a run whose loss or gradient is not finite, or has exploded."""
-        training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
+        training = self.training
+        last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
         key = SCHEDULES[training.lr_scheduler_type].rate_key
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"

@@ -1,7 +1,7 @@
 """Marian (C++) as a competitor: the trainer of `pymarian` in a process that is stopped between its turns.
 
-Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the number of
-target tokens after each update. Marian does not report padding.
+Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the
+number of target tokens after each update. Marian does not report padding.
 """
 
 import json
@@ -18,7 +18,8 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# The number of target tokens so far in "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 * 1,664 @ 352 after 1,664 : Time …".
+# The number of target tokens so far in "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 * 1,664 @ 352 after 1,664 : Time
+# …".
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 

@@ -42,7 +42,9 @@ def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id
 
 
 def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTrainingArguments:
-    """The defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the batch size."""
+    """The defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the batch
+    size.
+    """
     grouping = {}
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:
         grouping = {"train_sampling_strategy": "group_by_length"}

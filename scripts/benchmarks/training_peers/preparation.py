@@ -1,4 +1,6 @@
-"""Prepares the inputs of all competitors: the encoded corpus, its pieces as text, vocabularies, and the FLOPs of a token."""
+"""Prepares the inputs of all competitors: the encoded corpus, its pieces as text, vocabularies, and the FLOPs
+of a token.
+"""
 
 import json
 from pathlib import Path
@@ -15,8 +17,8 @@ from vaswani_hf.data.corpus import Corpus
 def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> float:
     """The FLOPs of a training step on pairs of these lengths [N] in tokens, without padding.
 
-    A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width FLOPs per query
-    and key. A backward pass takes twice the FLOPs of a forward pass.
+    A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width
+    FLOPs per query and key. A backward pass takes twice the FLOPs of a forward pass.
     """
     width = shape.width
     # Four projections per self-attention. The cross-attention projects keys and values of the source.

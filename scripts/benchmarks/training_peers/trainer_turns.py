@@ -1,4 +1,6 @@
-"""Shared code of the competitors that use the Trainer of transformers: counts, turns, and the validation loss."""
+"""Shared code of the competitors that use the Trainer of transformers: counts, turns, and the validation
+loss.
+"""
 
 import torch
 import torch.nn.functional as F

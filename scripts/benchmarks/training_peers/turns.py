@@ -1,8 +1,9 @@
-"""The turns of a competitor: it trains when it is told to, reports, and waits while the other competitors train.
+"""The turns of a competitor: it trains when it is told to, reports, and waits while the other competitors
+train.
 
-benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens": 40000} or
-{"end": true}. The process answers with lines of JSON on its standard output. This file imports the standard library only,
-because each competitor has an interpreter of its own.
+benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens":
+40000} or {"end": true}. The process answers with lines of JSON on its standard output. This file imports the
+standard library only, because each competitor has an interpreter of its own.
 """
 
 import json
@@ -121,7 +122,8 @@ class Turns:
         if "steps" in command:
             self._goal = self.steps + command["steps"]
         else:
-            # Counting the tokens of each batch would force a synchronisation, so that the steps are estimated.
+            # Counting the tokens of each batch would force a synchronisation, so that the steps are
+            # estimated.
             left = command["tokens"] - int(self.tokens)
             self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
         self._began = time.perf_counter()

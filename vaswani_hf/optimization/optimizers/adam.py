@@ -16,11 +16,12 @@ class AdamSettings(Settings):
     adam_beta2: float = Field(0.98, ge=0, lt=1)
     """The decay rate of the mean of the squared gradients."""
     adam_epsilon: float = Field(1e-9, ge=0)
-    """A number that is added to the square root of the mean of the squared gradients, to avoid a division by 0."""
+    """A number that is added to the square root of the mean of the squared gradients, to avoid a division by
+    0."""
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """PyTorch's fused AdamW. Biases and layer norms have no weight decay, as in the Trainer of transformers."""
+    """PyTorch's fused AdamW. As in transformers' Trainer, biases and layer norms have no weight decay."""
     decaying = []
     others = []
     for name, weight in model.named_parameters():

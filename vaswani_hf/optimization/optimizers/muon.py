@@ -22,7 +22,7 @@ LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """The matrix with its singular values replaced by values near 1, computed by the Newton-Schulz iteration."""
+    """The matrix with singular values near 1 instead of its own, computed by the Newton-Schulz iteration."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
@@ -35,15 +35,18 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024): the orthogonalized Nesterov momentum of a matrix is its step. Decay is decoupled.
+    """Muon (Jordan et al. 2024): the orthogonalized Nesterov momentum of a matrix is its step.
 
-    The root mean square of a step is 0.2 times the learning rate, as for AdamW (Liu et al. 2025, Section 2.2).
+    Decay is decoupled.
+
+    The root mean square of a step is 0.2 times the learning rate, as for AdamW (Liu et al. 2025, Section
+    2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16` of the
-            run, so that a resumed run computes the same on another processor.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
+            of the run, so that a resumed run computes the same on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -125,7 +128,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """The optimizer of a model. AdamW trains the embeddings, the output projection, the norms and the biases."""
+    """The optimizer of a model. AdamW trains embeddings, the output projection, norms and biases."""
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]

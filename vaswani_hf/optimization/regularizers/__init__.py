@@ -9,7 +9,7 @@ from ..entries import Regularizer
 from .r_drop import R_DROP as R_DROP
 from .simcut import SIMCUT as SIMCUT
 
-# All entries that this module imports.
+# The table has all entries that this module imports.
 REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Regularizer)}
 
 

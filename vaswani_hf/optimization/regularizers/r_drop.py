@@ -22,8 +22,8 @@ class RDropSettings(Settings):
 class RDropLoss(TwoPassLoss):
     """The loss of R-Drop.
 
-    Differs from the paper: the sum of both passes is halved, because then the loss is comparable with the loss of one
-    pass. Adam's steps do not depend on a constant factor of the loss.
+    Differs from the paper: the sum of both passes is halved, because then the loss is comparable with the
+    loss of one pass. Adam's steps do not depend on a constant factor of the loss.
     """
 
     is_symmetric = True

@@ -1,4 +1,4 @@
-"""SimCut (Gao et al. 2022, Section 3): a pass without some of the tokens should give the same probabilities."""
+"""SimCut (Gao et al. 2022, Section 3): a pass without some tokens should give the same probabilities."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,8 +1,8 @@
 """The loss of two passes over the same pairs. The loss grows if the probabilities of the two passes differ.
 
-r_drop.py and simcut.py define how the second pass differs from the first. Both passes are one forward pass over a batch
-that has each pair twice. Letters of shapes: B pairs, S source and T target length, N target tokens, D model width, V
-target vocabulary.
+r_drop.py and simcut.py define how the second pass differs from the first. Both passes are one forward pass
+over a batch that has each pair twice. Letters of shapes: B pairs, S source and T target length, N target
+tokens, D model width, V target vocabulary.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """The loss of two passes. A run computes it instead of the loss of the model.
+    """The loss of two passes. A run computes this loss instead of the loss of the model.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
@@ -41,7 +41,9 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B, S or T, D] of the second pass, made from those of the first pass and the token ids."""
+        """The embeddings [B, S or T, D] of the second pass, made from those of the first pass and the token
+        ids.
+        """
         return states
 
     def __call__(
@@ -49,7 +51,8 @@ class TwoPassLoss:
     ) -> Seq2SeqLMOutput:
         """The output of the model for a batch. Its loss, in nats per token, includes the divergence.
 
-        The arguments are those of `RegularizedLoss`. `num_items_in_batch` is the number of target tokens by default.
+        The arguments are those of `RegularizedLoss`. `num_items_in_batch` is the number of target tokens by
+        default.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -66,8 +69,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs the last states of the decoder. The output of the model does not have them, so a hook
-        # records them.
+        # The divergence needs the last states of the decoder. The output of the model does not have them, so
+        # a hook records them.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -95,8 +98,8 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Set the states of padding to 0, because two equal states have no divergence and no gradient. Selecting
-            # rows by a mask would force a CUDA synchronisation.
+            # Set the states of padding to 0, because two equal states have no divergence and no gradient.
+            # Selecting rows by a mask would force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
@@ -110,10 +113,11 @@ class TwoPassLoss:
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """The divergence of the probabilities p and q, which follow from two states of each of N tokens, summed over tokens.
+    """The divergence of the probabilities p and q, which follow from two states of each of N tokens, summed
+    over tokens.
 
-    To save memory, the logits of only some tokens exist at a time. The forward pass also computes the gradients, and
-    the backward pass only scales them.
+    To save memory, the logits of only some tokens exist at a time. The forward pass also computes the
+    gradients, and the backward pass only scales them.
     """
 
     @staticmethod
@@ -164,7 +168,8 @@ def _divergence_and_gradients(
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # Reading and writing the logits takes most of the time. Therefore the operations work in place where possible.
+    # Reading and writing the logits takes most of the time. Therefore the operations work in place where
+    # possible.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)

@@ -1,0 +1,58 @@
+"""The directive `{formats-table}`: what each export format expresses, from the table of formats of the package."""
+
+from typing import Any
+
+from sphinx.util.docutils import SphinxDirective
+
+from vaswani_hf.convert.export import FORMATS
+from vaswani_hf.convert.formats import ALL_FIELDS, FIELDS_OF_TRAINING, Format
+from vaswani_hf.model.configuration_vaswani import VaswaniConfig
+from vaswani_hf.version import install_command
+
+
+def _fields(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def _section(entry: Format) -> str:
+    """The description of one format in Markdown."""
+    expressible = entry.expressible
+    free = expressible.fields - FIELDS_OF_TRAINING
+    limited = set(expressible.limits) - free
+    fixed = ALL_FIELDS - free - limited - FIELDS_OF_TRAINING
+    lines = [f"## {expressible.title}", "", f"The value of `--format` is `{entry.name}`.", ""]
+    if entry.libraries:
+        lines += ["Install the libraries:", "", "```text", install_command(entry.name), "```", ""]
+    quantizations = ", ".join(f"`{name}`" for name in entry.quantizations) or "none"
+    lines += [
+        "| property | value |",
+        "|---|---|",
+        f"| the package writes the format | {'yes' if entry.export else 'no'} |",
+        f"| the package reads the format | {'yes' if entry.load else 'no'} |",
+        f"| values of `--quantization` | {quantizations} |",
+        f"| the checkpoint needs tokenizers | {'yes' if entry.needs_tokenizers else 'no'} |",
+        f"| fields of the config that may have any value | {_fields(free)} |",
+        f"| fields of the config that may have some values | {_fields(limited)} |",
+        f"| fields of the config that must have their default | {_defaults(fixed)} |",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _defaults(names: set[str]) -> str:
+    texts = [f"`{name}` (`{getattr(VaswaniConfig, name)!r}`)" for name in sorted(names)]
+    return ", ".join(texts) or "none"
+
+
+class FormatsTable(SphinxDirective):
+    """Writes one section for each format."""
+
+    def run(self) -> list[Any]:
+        text = "\n".join(_section(entry) for entry in FORMATS.values())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Registers the directive."""
+    app.add_directive("formats-table", FormatsTable)
+    return {"parallel_read_safe": True}
