@@ -128,7 +128,9 @@ def test_every_code_block_of_a_page_runs(page, request):
     run(python, warm, folder, variables)
     for block in blocks:
         if block not in warm:
-            subprocess.run([sys.executable, "-c", ABSENT + block.code], cwd=folder, env=variables, check=True)
+            # A Python that has not imported the package.
+            fresh_python = request.getfixturevalue("fresh_python")
+            subprocess.run([fresh_python, "-c", ABSENT + block.code], cwd=folder, env=variables, check=True)
 
 
 @pytest.mark.parametrize(
